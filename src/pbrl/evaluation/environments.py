@@ -1,0 +1,123 @@
+"""Making environments by name: D4RL's own, restored under today's MuJoCo, and any of Gymnasium's.
+
+``make_env("pbrl/HopperD4RL-v0")`` is the environment D4RL's Hopper data come from; ``make_env`` of
+any Gymnasium id gives that environment as Gymnasium ships it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from pbrl.errors import PbrlError, optional_import
+
+if TYPE_CHECKING:
+    import gymnasium
+
+_LOCOMOTION = "pbrl.evaluation.d4rl_locomotion"
+_ADROIT = "pbrl.evaluation.d4rl_adroit"
+
+# D4RL's name of the task -> (our id, class, longest episode)
+_TASKS = {
+    "hopper": ("pbrl/HopperD4RL-v0", f"{_LOCOMOTION}:HopperD4RL", 1000),
+    "walker2d": ("pbrl/Walker2dD4RL-v0", f"{_LOCOMOTION}:Walker2dD4RL", 1000),
+    "halfcheetah": ("pbrl/HalfCheetahD4RL-v0", f"{_LOCOMOTION}:HalfCheetahD4RL", 1000),
+    "pen": ("pbrl/PenD4RL-v0", f"{_ADROIT}:PenD4RL", 100),
+    "hammer": ("pbrl/HammerD4RL-v0", f"{_ADROIT}:HammerD4RL", 200),
+    "door": ("pbrl/DoorD4RL-v0", f"{_ADROIT}:DoorD4RL", 200),
+    "relocate": ("pbrl/RelocateD4RL-v0", f"{_ADROIT}:RelocateD4RL", 200),
+}
+
+D4RL_ENVIRONMENTS: dict[str, str] = {task: env_id for task, (env_id, _, _) in _TASKS.items()}
+"""D4RL's task name, for example ``"hopper"``, to the id of the environment its data come from."""
+
+
+def register_environments() -> None:
+    """Register our environments with Gymnasium, so that ``gymnasium.make`` knows them too."""
+    import gymnasium
+
+    for env_id, entry_point, steps in _TASKS.values():
+        if env_id not in gymnasium.registry:
+            gymnasium.register(
+                env_id,
+                entry_point=entry_point,
+                max_episode_steps=steps,
+                order_enforce=False,
+                disable_env_checker=True,
+            )
+
+
+def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
+    """An environment by its id: one of ``D4RL_ENVIRONMENTS`` or any id Gymnasium knows.
+
+    Observations must be a vector ``[S]`` and actions a continuous vector ``[A]``; other
+    environments, and names that do not exist, are refused with a ``PbrlError``.
+    """
+    import gymnasium
+
+    from pbrl.evaluation.d4rl_physics import keep_mujoco_quiet
+
+    keep_mujoco_quiet()
+    register_environments()
+    _register_robotics(env_id)
+    with warnings.catch_warnings():
+        # Gymnasium calls v4 out of date; it is the version whose rewards and models D4RL has.
+        warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
+        try:
+            env: gymnasium.Env[Any, Any] = gymnasium.make(env_id, disable_env_checker=True)
+        except gymnasium.error.UnregisteredEnv as error:
+            raise _unknown_environment(env_id, gymnasium.registry) from error
+        except (gymnasium.error.Error, ImportError) as error:
+            raise PbrlError(f"Environment '{env_id}' cannot be made here: {error}") from error
+    try:
+        _refuse_unsupported_spaces(env_id, env)
+    except PbrlError:
+        env.close()
+        raise
+    return env
+
+
+def _register_robotics(env_id: str) -> None:
+    """Let Gymnasium-Robotics register its environments where ``env_id`` may be one of them."""
+    import gymnasium
+
+    needed = env_id.startswith("AdroitHand") or env_id in [
+        D4RL_ENVIRONMENTS[task] for task in ("pen", "hammer", "door", "relocate")
+    ]
+    if needed or (
+        env_id not in gymnasium.registry and importlib.util.find_spec("gymnasium_robotics")
+    ):
+        gymnasium.register_envs(optional_import("gymnasium_robotics", "adroit"))
+
+
+def _unknown_environment(env_id: str, registry: dict[str, Any]) -> PbrlError:
+    ours = ", ".join(D4RL_ENVIRONMENTS.values())
+    task = env_id.lower().split("-")[0]  # "hopper" and "hopper-medium-v2" are D4RL's names
+    names = {name.lower(): name for name in registry}
+    if task in D4RL_ENVIRONMENTS:
+        hint = f" Did you mean '{D4RL_ENVIRONMENTS[task]}'?"
+    else:
+        near = difflib.get_close_matches(env_id.lower(), names, n=1, cutoff=0.5)
+        hint = f" Did you mean '{names[near[0]]}'?" if near else ""
+    return PbrlError(
+        f"Unknown environment '{env_id}'.{hint} D4RL's environments are {ours}; any other id "
+        "registered with Gymnasium works too."
+    )
+
+
+def _refuse_unsupported_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+    from gymnasium.spaces import Box
+
+    for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise PbrlError(
+                f"Environment '{env_id}' has {name} of the form {_describe(space)}; pbrl supports "
+                "observations and actions that are continuous vectors (Box of rank 1)."
+            )
+
+
+def _describe(space: Any) -> str:
+    name = type(space).__name__
+    return f"{name} with shape {space.shape}" if name == "Box" else name
