@@ -1,0 +1,139 @@
+"""The one canonical form of logged data; everything downstream of the readers sees only this."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known about a dataset besides its rows.
+
+    Attributes:
+        name: short name for tables and run directories.
+        source: where it came from: a path, a D4RL name or a Minari id.
+        env_id: the Gymnasium environment its policies are scored in, if known.
+        reference_scores: returns that count as 0 and 100 in normalised scores, if known.
+        score_source: who defines these returns, e.g. ``"D4RL"``.
+        action_low: declared lower bounds of the actions, ``[A]``; None when unknown.
+        action_high: declared upper bounds of the actions, ``[A]``; None when unknown.
+        notes: sentences a user should see about how the file was read.
+    """
+
+    name: str
+    source: str = ""
+    env_id: str | None = None
+    reference_scores: tuple[float, float] | None = None
+    score_source: str | None = None
+    action_low: Floats | None = None
+    action_high: Floats | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TransitionDataset:
+    """Logged transitions, in memory or memory-mapped.
+
+    ``terminals`` end bootstrapping; ``episode_ends`` mark the last row of every episode, whether it
+    terminated, timed out or the log simply stops.
+
+    Attributes:
+        observations: ``[N, S]`` float32.
+        actions: ``[N, A]`` float32, in the units of the log.
+        rewards: ``[N]`` float32.
+        next_observations: ``[N, S]`` float32.
+        terminals: ``[N]`` bool.
+        episode_ends: ``[N]`` bool.
+        info: what is known besides the rows.
+        known_fingerprint: the fingerprint where it is already recorded (the store's manifest).
+    """
+
+    observations: Floats
+    actions: Floats
+    rewards: Floats
+    next_observations: Floats
+    terminals: Bools
+    episode_ends: Bools
+    info: DatasetInfo = field(default_factory=lambda: DatasetInfo("unnamed"))
+    known_fingerprint: str | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def observation_dim(self) -> int:
+        """S, the size of an observation."""
+        return int(self.observations.shape[1])
+
+    @property
+    def action_dim(self) -> int:
+        """A, the size of an action."""
+        return int(self.actions.shape[1])
+
+    @property
+    def memory_mapped(self) -> bool:
+        """Whether the rows live in files rather than in memory."""
+        return isinstance(self.observations, np.memmap)
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """The six arrays by name, in a fixed order."""
+        return {
+            "observations": self.observations,
+            "actions": self.actions,
+            "rewards": self.rewards,
+            "next_observations": self.next_observations,
+            "terminals": self.terminals,
+            "episode_ends": self.episode_ends,
+        }
+
+    def episodes(self) -> Iterator[slice]:
+        """Row ranges of the episodes, in file order."""
+        start = 0
+        for end in np.flatnonzero(self.episode_ends):
+            yield slice(start, int(end) + 1)
+            start = int(end) + 1
+        if start < len(self):
+            yield slice(start, len(self))
+
+    def episode_returns(self) -> NDArray[np.float64]:
+        """Undiscounted return of every episode, ``[E]``."""
+        if len(self) == 0:
+            return np.zeros(0)
+        starts = np.array([rows.start for rows in self.episodes()])
+        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+
+    def rows(self, index: NDArray[np.integer] | slice) -> TransitionDataset:
+        """The rows picked by ``index`` as a dataset of their own."""
+        picked = {name: column[index] for name, column in self.columns().items()}
+        return TransitionDataset(**picked, info=self.info)  # type: ignore[arg-type]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the rows: datasets that hold the same transitions have the same one."""
+        if self.known_fingerprint is not None:
+            return self.known_fingerprint
+        digests = {name: column_digest(column) for name, column in self.columns().items()}
+        return combine_digests(digests)
+
+
+def column_digest(column: NDArray[np.generic]) -> str:
+    """SHA-256 of one column's bytes, read in pieces so that mapped files stay on disk."""
+    digest = hashlib.sha256()
+    for start in range(0, len(column), 1 << 18):
+        digest.update(np.ascontiguousarray(column[start : start + (1 << 18)]).data)
+    return digest.hexdigest()
+
+
+def combine_digests(digests: Mapping[str, str]) -> str:
+    """A dataset's fingerprint from the digests of its columns."""
+    text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
+    return hashlib.sha256(text.encode()).hexdigest()

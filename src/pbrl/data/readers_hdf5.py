@@ -1,0 +1,78 @@
+"""D4RL's HDF5 layout: one array a key, rows of all episodes one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pbrl.data.rows import Metadata, Rows, RowSource
+from pbrl.data.validate import KEYS, check_kind, check_shapes, reading, to_rows
+from pbrl.errors import PbrlError
+
+
+def open_hdf5(path: Path) -> RowSource:
+    """A D4RL HDF5 file as a source of rows."""
+    where = f"'{path}'"
+    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        if "episode_0" in file:
+            raise PbrlError(
+                f"{where} is the data file of a Minari dataset; give the directory that holds its "
+                "'data' folder, or the Minari id."
+            )
+        arrays = {key: file[key] for key in KEYS if key in file}
+        for key, array in arrays.items():
+            if not isinstance(array, h5py.Dataset):
+                raise PbrlError(
+                    f"{where}: '{key}' is a group, not an array; dictionary observations are not "
+                    "supported, store one flat vector a step."
+                )
+            check_kind(where, key, array.dtype)
+        length, s, a = check_shapes(where, {key: arrays[key].shape for key in arrays})
+        metadata = _metadata(path, file)
+
+    def blocks(size: int) -> Iterator[Rows]:
+        with reading(path, "HDF5"), h5py.File(path, "r") as file:
+            for start in range(0, length, size):
+                block = {key: file[key][start : start + size] for key in arrays}
+                yield to_rows(where, block, start)
+
+    return RowSource(
+        metadata, s, a, "timeouts" in arrays, "next_observations" in arrays, blocks, length
+    )
+
+
+def _metadata(path: Path, file: Any) -> Metadata:
+    known = {*KEYS, "infos", "metadata"}
+    extra = sorted(key for key in file if key not in known)
+    notes = (f"Ignored what training does not use: {', '.join(extra)}.",) if extra else ()
+    recipe: dict[str, Any] = {}
+    for key, value in file.attrs.items():
+        recipe[str(key)] = _plain(value)
+    env_id = recipe.get("env_id")
+    return Metadata(
+        name=path.stem,
+        source=str(path),
+        env_id=env_id if isinstance(env_id, str) else None,
+        shift="d4rl",
+        prefer_file=False,
+        recipe=recipe,
+        notes=notes,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """An HDF5 attribute as a JSON value."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value

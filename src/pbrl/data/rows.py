@@ -1,0 +1,169 @@
+"""Logged rows exactly as a file holds them: what readers yield and writers accept.
+
+Raw rows know nothing of training. Which of them become transitions, and with which next
+observation, is decided in ``pbrl.data.view``; converting between formats happens on raw rows, so
+that nothing is lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from pbrl.data.dataset import Bools, Floats
+
+Shift = Literal["d4rl", "episode"]
+
+BLOCK = 1 << 16
+"""Rows read at a time; bounds the memory of every streaming reader and writer."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block of consecutive logged rows.
+
+    Attributes:
+        observations: ``[N, S]`` float32.
+        actions: ``[N, A]`` float32.
+        rewards: ``[N]`` float32.
+        terminals: ``[N]`` bool, the episode ended for good.
+        timeouts: ``[N]`` bool, the episode was cut here; None where the log does not say.
+        next_observations: ``[N, S]`` float32; None where the log has none.
+    """
+
+    observations: Floats
+    actions: Floats
+    rewards: Floats
+    terminals: Bools
+    timeouts: Bools | None = None
+    next_observations: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __getitem__(self, index: Any) -> Rows:
+        """The rows picked by a slice, mask or index array."""
+        picked: dict[str, Any] = {}
+        for entry in fields(self):
+            column = getattr(self, entry.name)
+            picked[entry.name] = None if column is None else column[index]
+        return Rows(**picked)
+
+    @staticmethod
+    def concatenate(blocks: list[Rows]) -> Rows:
+        """Blocks one after the other; all must have the same optional columns."""
+        if len(blocks) == 1:
+            return blocks[0]
+        joined: dict[str, Any] = {}
+        for entry in fields(Rows):
+            parts = [getattr(block, entry.name) for block in blocks]
+            joined[entry.name] = None if parts[0] is None else np.concatenate(parts)
+        return Rows(**joined)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says about its rows besides the rows themselves.
+
+    Attributes:
+        name: short name for tables and run directories.
+        source: path, D4RL name or Minari id.
+        env_id: Gymnasium environment, if the file or its name tells.
+        reference_scores: returns that count as 0 and 100, if known.
+        score_source: who defines these returns.
+        action_low: declared lower bounds, ``[A]``.
+        action_high: declared upper bounds, ``[A]``.
+        horizon: steps after which the environment cuts an episode, if known.
+        shift: how next observations are derived from the following row: ``d4rl`` as
+            ``qlearning_dataset`` does, ``episode`` never across an episode's end.
+        prefer_file: whether the file's own next observations are used when nobody says otherwise.
+        recipe: how the data were made, as recorded in the file; JSON values only.
+        notes: sentences a user should see.
+    """
+
+    name: str
+    source: str = ""
+    env_id: str | None = None
+    reference_scores: tuple[float, float] | None = None
+    score_source: str | None = None
+    action_low: Floats | None = None
+    action_high: Floats | None = None
+    horizon: int | None = None
+    shift: Shift = "episode"
+    prefer_file: bool = True
+    recipe: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def with_notes(self, *notes: str) -> Metadata:
+        """The same with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """An opened log: its shape, what is known about it, and its rows in blocks.
+
+    Attributes:
+        metadata: what the file says besides its rows.
+        observation_dim: S.
+        action_dim: A.
+        has_timeouts: whether blocks carry ``timeouts``.
+        has_next: whether blocks carry ``next_observations``.
+        blocks: a function of the block size that iterates over the rows in order, from the start.
+        length: number of rows; None where only reading to the end tells (CSV).
+    """
+
+    metadata: Metadata
+    observation_dim: int
+    action_dim: int
+    has_timeouts: bool
+    has_next: bool
+    blocks: Callable[[int], Iterator[Rows]]
+    length: int | None = None
+
+    def read(self) -> Rows:
+        """All rows in memory, in float32 and without a second copy where the length is known."""
+        if self.length is None:
+            return Rows.concatenate(list(self.blocks(BLOCK)) or [self.empty(0)])
+        whole = self.empty(self.length)
+        start = 0
+        for block in self.blocks(BLOCK):
+            for entry in fields(Rows):
+                column = getattr(whole, entry.name)
+                if column is not None:
+                    column[start : start + len(block)] = getattr(block, entry.name)
+            start += len(block)
+        return whole
+
+    def empty(self, length: int) -> Rows:
+        """Uninitialised rows of this source's shape."""
+        s, a = self.observation_dim, self.action_dim
+        return Rows(
+            np.empty((length, s), np.float32),
+            np.empty((length, a), np.float32),
+            np.empty(length, np.float32),
+            np.empty(length, np.bool_),
+            np.empty(length, np.bool_) if self.has_timeouts else None,
+            np.empty((length, s), np.float32) if self.has_next else None,
+        )
+
+
+def source_of(rows: Rows, metadata: Metadata) -> RowSource:
+    """Rows in memory as a source."""
+
+    def blocks(size: int) -> Iterator[Rows]:
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+    return RowSource(
+        metadata,
+        rows.observations.shape[1],
+        rows.actions.shape[1],
+        rows.timeouts is not None,
+        rows.next_observations is not None,
+        blocks,
+        len(rows),
+    )
