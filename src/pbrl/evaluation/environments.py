@@ -6,8 +6,10 @@ any Gymnasium id gives that environment as Gymnasium ships it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
+import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -62,15 +64,18 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     keep_mujoco_quiet()
     register_environments()
     _register_robotics(env_id)
+    if env_id not in gymnasium.registry and ":" not in env_id:  # "module:Id-v0" imports its module
+        raise _unknown_environment(env_id, gymnasium.registry)
     with warnings.catch_warnings():
         # Gymnasium calls v4 out of date; it is the version whose rewards and models D4RL has.
         warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
         try:
             env: gymnasium.Env[Any, Any] = gymnasium.make(env_id, disable_env_checker=True)
-        except gymnasium.error.UnregisteredEnv as error:
-            raise _unknown_environment(env_id, gymnasium.registry) from error
-        except (gymnasium.error.Error, ImportError) as error:
-            raise PbrlError(f"Environment '{env_id}' cannot be made here: {error}") from error
+        except PbrlError:
+            raise
+        except Exception as error:  # the environment's own code, which may fail in any way
+            reason = str(error).strip() or type(error).__name__
+            raise PbrlError(f"Environment '{env_id}' cannot be made here: {reason}") from error
     try:
         _refuse_unsupported_spaces(env_id, env)
     except PbrlError:
@@ -79,27 +84,33 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     return env
 
 
+def import_robotics(module: str = "gymnasium_robotics") -> Any:
+    """Import Gymnasium-Robotics without the notice about its v1 rewards that it prints.
+
+    The notice is about the very rewards that our Adroit environments put right.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):
+        return optional_import(module, "adroit")
+
+
 def _register_robotics(env_id: str) -> None:
     """Let Gymnasium-Robotics register its environments where ``env_id`` may be one of them."""
     import gymnasium
 
-    needed = env_id.startswith("AdroitHand") or env_id in [
-        D4RL_ENVIRONMENTS[task] for task in ("pen", "hammer", "door", "relocate")
-    ]
-    if needed or (
-        env_id not in gymnasium.registry and importlib.util.find_spec("gymnasium_robotics")
-    ):
+    if env_id.startswith("AdroitHand"):
         gymnasium.register_envs(optional_import("gymnasium_robotics", "adroit"))
+    elif env_id not in gymnasium.registry and importlib.util.find_spec("gymnasium_robotics"):
+        gymnasium.register_envs(import_robotics())
 
 
 def _unknown_environment(env_id: str, registry: dict[str, Any]) -> PbrlError:
     ours = ", ".join(D4RL_ENVIRONMENTS.values())
-    task = env_id.lower().split("-")[0]  # "hopper" and "hopper-medium-v2" are D4RL's names
+    task = env_id.split("-")[0]  # "hopper" and "hopper-medium-v2" are D4RL's names
     names = {name.lower(): name for name in registry}
     if task in D4RL_ENVIRONMENTS:
         hint = f" Did you mean '{D4RL_ENVIRONMENTS[task]}'?"
     else:
-        near = difflib.get_close_matches(env_id.lower(), names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(env_id.lower(), names, n=1, cutoff=0.6)
         hint = f" Did you mean '{names[near[0]]}'?" if near else ""
     return PbrlError(
         f"Unknown environment '{env_id}'.{hint} D4RL's environments are {ours}; any other id "
