@@ -1,0 +1,1 @@
+"""Offline reinforcement learning that knows what it does not know."""

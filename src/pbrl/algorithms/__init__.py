@@ -1,0 +1,19 @@
+"""Algorithms by name."""
+
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig
+from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.errors import unknown_name
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    algorithm.name: algorithm for algorithm in (PBRL, PBRLPrior)
+}
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The algorithm called ``name``, or an error that suggests the nearest one."""
+    if name not in ALGORITHMS:
+        raise unknown_name("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmConfig", "algorithm_class"]

@@ -1,0 +1,221 @@
+"""What every algorithm is: a config, an update, a policy and a state that can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbrl.data.training_data import Batch, TrainingData
+from pbrl.errors import PbrlError
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """Settings all algorithms share.
+
+    Attributes:
+        batch_size: rows of a minibatch.
+    """
+
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+
+
+def require(condition: bool, complaint: str) -> None:
+    """Refuse a setting with one sentence."""
+    if not condition:
+        raise PbrlError(complaint + ".")
+
+
+class Algorithm:
+    """An offline RL algorithm.
+
+    Subclasses name their ``Config``, make their networks in ``_build`` and learn in ``update``.
+
+    Args:
+        config: the settings; defaults when omitted.
+        observation_dim: S. When S and A are omitted, the first batch or dataset tells them.
+        action_dim: A.
+        seed: of the initial weights and of every random draw of the updates.
+        device: where the networks live.
+        total_steps: length of the run, for schedules.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[AlgorithmConfig]]
+    # Overrides of config fields by preset name.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
+    # Whether observations are standardised unless the user says otherwise.
+    normalize_observations: ClassVar[bool] = False
+    # Whether q_values() and uncertainty() exist.
+    has_critics: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: Any = None,
+        observation_dim: int | None = None,
+        action_dim: int | None = None,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        total_steps: int = 1_000_000,
+    ) -> None:
+        config = self.Config() if config is None else config
+        if not isinstance(config, self.Config):
+            raise PbrlError(
+                f"{type(self).__name__} takes a {self.Config.__name__}, "
+                f"got a {type(config).__name__}."
+            )
+        self.config: Any = config
+        self.seed = seed
+        self.device = torch.device(device)
+        self.total_steps = total_steps
+        self.step = 0
+        # Weights come from a CPU generator, so that they are the same on every device.
+        self.init_generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(seed + 1_000_003)
+        self.built = False
+        if observation_dim is not None and action_dim is not None:
+            self.build(observation_dim, action_dim)
+
+    def build(self, observation_dim: int, action_dim: int) -> None:
+        """Make the networks for these sizes; does nothing the second time."""
+        if self.built:
+            return
+        self.observation_dim, self.action_dim = observation_dim, action_dim
+        self._build()
+        for network in self.networks().values():
+            network.to(self.device)
+        self._build_optimizers()
+        self.built = True
+
+    # ------------------------------------------------------------ to be written by each algorithm
+
+    def _build(self) -> None:
+        """Make the networks (on the CPU, from ``init_generator``)."""
+        raise NotImplementedError
+
+    def _build_optimizers(self) -> None:
+        """Make the optimisers; the networks are on their device by now."""
+        raise NotImplementedError
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Everything that holds weights, by name; saved, and enough to act and to judge."""
+        raise NotImplementedError
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """The optimisers by name."""
+        raise NotImplementedError
+
+    def _update(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step; metrics as 0-dim tensors, never ``.item()``."""
+        raise NotImplementedError
+
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Actions in [-1, 1], ``[B, S] -> [B, A]``."""
+        raise NotImplementedError
+
+    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Q of all critics without gradients, ``[B, S], [B, A] -> [K, B]``."""
+        raise PbrlError(f"{self.name} has no critics, so it has no Q-values.")
+
+    def uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """U(s, a), the critics' disagreement (Eq. 3), ``[B, S], [B, A] -> [B]``."""
+        return self.q_values(observations, actions).std(0, correction=0)
+
+    # ------------------------------------------------------------ may be extended
+
+    def prepare(self, data: TrainingData) -> list[str]:
+        """Look at the data before training (and again on resume); sentences for the user."""
+        self.build(data.dataset.observation_dim, data.dataset.action_dim)
+        return []
+
+    @torch.no_grad()
+    def diagnostics(self, batch: Batch) -> dict[str, Tensor]:
+        """Quantities worth logging that the update does not compute; called at log time."""
+        if not self.has_critics:
+            return {}
+        s, policy_actions = batch.observations, self.act(batch.observations)
+        random_actions = torch.empty_like(policy_actions).uniform_(-1, 1, generator=_fixed(s))
+        out = {}
+        kinds = {"data": batch.actions, "policy": policy_actions, "random": random_actions}
+        for kind, actions in kinds.items():
+            out[f"q_{kind}"] = self.q_values(s, actions).mean()
+            out[f"u_{kind}"] = self.uncertainty(s, actions).mean()
+        return out
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """State besides networks, optimisers and random generators."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``extra_state``."""
+
+    # ------------------------------------------------------------ the same for all
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn from one minibatch; returns metrics as 0-dim tensors."""
+        if not self.built:
+            self.build(batch.observations.shape[1], batch.actions.shape[1])
+        metrics = self._update(batch)
+        self.step += 1
+        return metrics
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on exactly, as a flat dictionary of tensors."""
+        state: dict[str, Tensor] = {}
+        for name, network in self.networks().items():
+            for key, value in network.state_dict().items():
+                state[f"networks/{name}/{key}"] = value
+        for name, optimizer in self.optimizers().items():
+            for index, slots in optimizer.state_dict()["state"].items():
+                for key, value in slots.items():
+                    state[f"optimizers/{name}/{index}/{key}"] = torch.as_tensor(value)
+        state["rng/updates"] = self.generator.get_state()
+        state["extra/step"] = torch.tensor(self.step)
+        for key, value in self.extra_state().items():
+            state[f"extra/{key}"] = value
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor], *, networks_only: bool = False) -> None:
+        """The inverse of ``state_dict``; with ``networks_only`` just enough to act and to judge."""
+        for name, network in self.networks().items():
+            network.load_state_dict(_below(state, f"networks/{name}/"))
+        if networks_only:
+            return
+        for name, optimizer in self.optimizers().items():
+            slots: dict[int, dict[str, Tensor]] = {}
+            for key, value in _below(state, f"optimizers/{name}/").items():
+                index, slot = key.split("/")
+                slots.setdefault(int(index), {})[slot] = value
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        self.generator.set_state(state["rng/updates"])
+        self.step = int(state["extra/step"])
+        self.load_extra_state(_below(state, "extra/"))
+
+
+def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+
+
+def _fixed(like: Tensor) -> torch.Generator:
+    """A fresh generator with a fixed seed: logging must not move the training's own."""
+    return torch.Generator(like.device).manual_seed(0)
+
+
+def adam(parameters: Any, lr: float, **options: Any) -> torch.optim.Adam:
+    """Adam in its fused form: one pass over the stacked parameters."""
+    return torch.optim.Adam(parameters, lr=lr, fused=True, **options)

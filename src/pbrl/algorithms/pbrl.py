@@ -1,0 +1,423 @@
+"""PBRL and PBRL-Prior: pessimistic bootstrapping for uncertainty-driven offline RL.
+
+Bai et al., ICLR 2022, https://arxiv.org/abs/2202.11566. Equation numbers are the paper's; the update
+below reads like its Algorithm 1. Where we depart from the paper or from the authors' code, a
+comment says so; docs/implementation-details.md lists every such place.
+
+Shapes: B rows of a minibatch, S observation and A action dimensions, K critics, N OOD actions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.schedules import Adaptive, Constant, LinearThenExponential, Schedule
+from pbrl.data.training_data import Batch, TrainingData
+from pbrl.nn.critics import Critics
+from pbrl.nn.init import CRITIC_HEAD_BOUND
+from pbrl.nn.policy import TanhGaussianPolicy
+
+
+@dataclass(frozen=True)
+class PBRLConfig(AlgorithmConfig):
+    """Settings of PBRL; every default is the paper's.
+
+    Attributes:
+        ensemble_size: K, the number of critics.
+        hidden: hidden units of each critic.
+        policy_hidden: hidden units of the policy.
+        gamma: discount.
+        tau: rate of the target critics.
+        critic_lr: Adam's rate for the critics.
+        actor_lr: Adam's rate for the policy.
+        alpha_lr: Adam's rate for the entropy weight.
+        beta_in: weight of U in the target of data actions (Eq. 4).
+        in_penalty: where that penalty goes: the next Q (the paper), the reward, or both.
+        reward_penalty: c of r - c * U(s, a), for in_penalty reward and both.
+        n_ood: OOD actions drawn for every state; 0 switches OOD sampling off.
+        ood_actions: drawn from the policy (the paper) or uniformly (its theory).
+        ood_target: Q - beta_ood * U (Eq. 5), or plainly zero.
+        ood_floor: lower bound of the OOD target; auto: 0 when the data's rewards are non-negative
+            in the main, else the lowest discounted return the data allow; none: no bound.
+        ood_next_states: also draw OOD actions at s' (authors' code, not in the paper).
+        ood_next_weight: weight of U in the target of that second group.
+        beta_ood_schedule: decay: linear then exponential (the paper); constant; adaptive (authors).
+        beta_ood: the weight of U for OOD actions with the constant schedule.
+        beta_ood_start: at the first step of the other schedules.
+        beta_ood_middle: at the end of the linear part.
+        beta_ood_end: at the last step.
+        beta_ood_linear: the linear part as a fraction of the run.
+        std_correction: U divides by K - correction: 0 is Eq. 3, 1 the authors' code.
+        actor_objective: the policy follows the min (Eq. 7), mean or max of the critics.
+        initial_log_alpha: the entropy weight starts at its exponential.
+        target_entropy: alpha is tuned to this entropy; None: -A.
+        prior_scale: weight of the random priors (PBRL-Prior: 1); None: no priors.
+        prior_init: the priors' last layer starts like a hidden one, or like the critics'
+            +-3e-3 (authors' code), which makes priors of next to no effect.
+        target_init: target critics start as copies, or separately (authors' code).
+        l2: weight of a squared-norm penalty on the critics' weights.
+        spectral_norm: hold the spectral norm of this many last layers at 1 (0, 1 or 2).
+        pessimistic_init: draw critic weights and biases from Unif(-0.2, 0) (small) or
+            Unif(-1, 0) (large).
+        pessimistic_init_layers: which layers that concerns. With all, the second layer's ReLUs
+            are dead from the start and Q is a constant.
+        layer_norm: normalise the critics' hidden activations (not in the paper).
+    """
+
+    ensemble_size: int = 10
+    hidden: tuple[int, ...] = (256, 256, 256)
+    policy_hidden: tuple[int, ...] = (256, 256, 256)
+    gamma: float = 0.99
+    tau: float = 0.005
+    critic_lr: float = 3e-4
+    actor_lr: float = 1e-4
+    alpha_lr: float = 1e-4
+    beta_in: float = 0.01
+    in_penalty: Literal["next_q", "reward", "both"] = "next_q"
+    reward_penalty: float = 1.0
+    n_ood: int = 10
+    ood_actions: Literal["policy", "uniform"] = "policy"
+    ood_target: Literal["pessimistic", "zero"] = "pessimistic"
+    ood_floor: float | Literal["auto", "none"] = "auto"
+    ood_next_states: bool = False
+    ood_next_weight: float = 0.1
+    beta_ood_schedule: Literal["decay", "constant", "adaptive"] = "decay"
+    beta_ood: float = 1.0
+    beta_ood_start: float = 5.0
+    beta_ood_middle: float = 1.0
+    beta_ood_end: float = 0.2
+    beta_ood_linear: float = 0.05
+    std_correction: Literal[0, 1] = 0
+    actor_objective: Literal["min", "mean", "max"] = "min"
+    initial_log_alpha: float = 0.0
+    target_entropy: float | None = None
+    prior_scale: float | None = None
+    prior_init: Literal["hidden", "critic"] = "hidden"
+    target_init: Literal["copy", "separate"] = "copy"
+    l2: float = 0.0
+    spectral_norm: Literal[0, 1, 2] = 0
+    pessimistic_init: Literal["none", "small", "large"] = "none"
+    pessimistic_init_layers: Literal["last", "all"] = "last"
+    layer_norm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.ensemble_size >= 2, "ensemble_size must be at least 2 for a disagreement")
+        require(len(self.hidden) > 0 and min(self.hidden) > 0, "hidden needs positive layer sizes")
+        require(
+            len(self.policy_hidden) > 0 and min(self.policy_hidden) > 0,
+            "policy_hidden needs positive layer sizes",
+        )
+        require(0 < self.gamma < 1, f"gamma must lie between 0 and 1, got {self.gamma}")
+        require(0 < self.tau <= 1, f"tau must lie in (0, 1], got {self.tau}")
+        for rate in ("critic_lr", "actor_lr", "alpha_lr"):
+            require(getattr(self, rate) > 0, f"{rate} must be positive, got {getattr(self, rate)}")
+        require(self.n_ood >= 0, f"n_ood must not be negative, got {self.n_ood}")
+        for weight in ("beta_in", "beta_ood", "l2", "reward_penalty", "ood_next_weight"):
+            require(getattr(self, weight) >= 0, f"{weight} must not be negative")
+        for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
+            require(getattr(self, weight) > 0, f"{weight} must be positive")
+        require(0 <= self.beta_ood_linear <= 1, "beta_ood_linear is a fraction between 0 and 1")
+
+
+class PBRL(Algorithm):
+    """Pessimistic bootstrapping: K critics, their disagreement U, and OOD sampling."""
+
+    name = "pbrl"
+    Config = PBRLConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "adroit": {"beta_in": 1e-4, "beta_ood_schedule": "constant", "beta_ood": 0.01},
+        "fast": {"n_ood": 2},
+        "demo": {
+            "n_ood": 2,
+            "hidden": (64, 64),
+            "policy_hidden": (64, 64),
+            "critic_lr": 1e-3,
+            "actor_lr": 3e-4,
+            "alpha_lr": 3e-4,
+        },
+    }
+    config: PBRLConfig
+
+    # ---------------------------------------------------------------- construction
+
+    def _build(self) -> None:
+        c, s, a = self.config, self.observation_dim, self.action_dim
+        self.policy = TanhGaussianPolicy(s, a, c.policy_hidden, generator=self.init_generator)
+        self.critics = self._make_critics()
+        if c.target_init == "copy":
+            self.targets = copy.deepcopy(self.critics)
+        else:
+            self.targets = self._make_critics()
+            self.targets.prior = self.critics.prior
+        self.targets.requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
+        self.target_entropy = -a if c.target_entropy is None else c.target_entropy
+        self.floor = None if c.ood_floor == "none" else c.ood_floor
+        if self.floor == "auto":
+            self.floor = 0.0  # until prepare() has seen the rewards
+        self.schedule = self._make_schedule()
+
+    def _make_critics(self) -> Critics:
+        c = self.config
+        critics = Critics(
+            c.ensemble_size,
+            self.observation_dim,
+            self.action_dim,
+            c.hidden,
+            prior_scale=c.prior_scale,
+            prior_head_bound=None if c.prior_init == "hidden" else CRITIC_HEAD_BOUND,
+            layer_norm=c.layer_norm,
+            spectral_norm=range(-c.spectral_norm, 0),
+            generator=self.init_generator,
+        )
+        if c.pessimistic_init != "none":
+            low = {"small": -0.2, "large": -1.0}[c.pessimistic_init]
+            main = critics.main
+            chosen = [main.head_weight, main.head_bias]
+            if c.pessimistic_init_layers == "all":
+                chosen += [*main.weights, *main.biases]
+            with torch.no_grad():
+                for parameter in chosen:
+                    parameter.uniform_(low, 0.0, generator=self.init_generator)
+        return critics
+
+    def _make_schedule(self) -> Schedule:
+        c, total = self.config, self.total_steps
+        linear = round(c.beta_ood_linear * total)
+        if c.beta_ood_schedule == "constant":
+            return Constant(c.beta_ood)
+        if c.beta_ood_schedule == "adaptive":
+            interval = max(1, total // 1000)
+            return Adaptive(c.beta_ood_start, c.beta_ood_middle, c.beta_ood_end, linear, interval)
+        return LinearThenExponential(
+            c.beta_ood_start, c.beta_ood_middle, c.beta_ood_end, linear, total
+        )
+
+    def _build_optimizers(self) -> None:
+        c = self.config
+        self.critic_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
+        self.actor_optimizer = adam(self.policy.parameters(), c.actor_lr)
+        self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
+
+    def prepare(self, data: TrainingData) -> list[str]:
+        """Choose the floor of the OOD target from the data's rewards (A4)."""
+        notes = super().prepare(data)
+        if self.config.ood_floor != "auto" or self.config.n_ood == 0:
+            return notes
+        rewards = data.preprocessing.rewards(data.dataset.rewards)
+        share = float((rewards >= 0).mean())
+        if share >= 0.5 and float(rewards.mean()) >= 0:
+            self.floor = 0.0
+            why = f"{share:.0%} of the rewards are not negative"
+        else:
+            self.floor = min(0.0, float(rewards.min())) / (1 - self.config.gamma)
+            why = (
+                f"only {share:.0%} of the rewards are not negative, and a floor of 0 would "
+                "make unseen actions attractive"
+            )
+        return [*notes, f"OOD targets are floored at {self.floor:.6g} ({why}); set ood_floor."]
+
+    # ---------------------------------------------------------------- Algorithm 1
+
+    def std(self, q: Tensor) -> Tensor:
+        """U = Std over the ensemble (Eq. 3), ``[K, n] -> [n]``."""
+        return q.std(0, correction=self.config.std_correction)
+
+    def _update(self, batch: Batch) -> dict[str, Tensor]:
+        c = self.config
+        s, a, r, s2, terminal = batch  # [B, S] [B, A] [B] [B, S] [B]
+        size = len(s)
+
+        # The policy's trunk runs once on s and once on s'; all actions come from these outputs.
+        mean, log_std = self.policy(s)
+        u = self.policy.sample(mean, log_std, self.generator)
+        a_pi, log_pi = torch.tanh(u), self.policy.log_prob(mean, log_std, u)  # [B, A] [B]
+        with torch.no_grad():
+            mean2, log_std2 = self.policy(s2)
+            a2 = torch.tanh(self.policy.sample(mean2, log_std2, self.generator))
+
+        # Entropy weight, tuned to the target entropy.
+        gap = (log_pi + self.target_entropy).detach()
+        alpha_loss = -(self.log_alpha * gap).mean()
+        self.alpha_optimizer.zero_grad()
+        alpha_loss.backward()  # type: ignore[no-untyped-call]
+        self.alpha_optimizer.step()
+        alpha = self.log_alpha.detach().exp()
+
+        # Eq. 4: in-distribution targets; each member bootstraps from its own target network.
+        # The paper prints pi(.|s) for a'; it must be, and is in the authors' code, pi(.|s').
+        q2 = self.targets.values(s2, a2)  # [K, B]
+        if c.in_penalty in ("next_q", "both"):
+            q2 = q2 - c.beta_in * self.std(q2)
+        if c.in_penalty in ("reward", "both"):
+            r = r - c.reward_penalty * self.std(self.critics.values(s, a))
+        y = r + c.gamma * (1 - terminal) * q2  # [K, B]
+
+        # Eq. 6: both squared errors, averaged over rows and summed over members.
+        self.critic_optimizer.zero_grad()
+        q_data = torch.empty_like(y)
+
+        def td_error(q: Tensor, rows: slice) -> Tensor:
+            q_data[:, rows] = q.detach()
+            return (q - y[:, rows]).square().sum() / size
+
+        td_loss = self.critics.regress(s, a, td_error)
+        metrics = {"td_loss": td_loss / c.ensemble_size}
+        if c.n_ood:
+            beta_ood = self.schedule(self.step)
+            metrics |= self._ood_step(
+                s, mean.detach(), log_std.detach(), s2, mean2, log_std2, beta_ood
+            )
+            self.schedule.record(self.step, metrics["q_ood"])
+        if c.l2:
+            matrices = [*self.critics.main.weights, self.critics.main.head_weight]
+            torch._foreach_add_([w.grad for w in matrices], matrices, alpha=2 * c.l2)
+        self.critic_optimizer.step()
+        if c.spectral_norm:
+            self.critics.main.update_spectral_norm()
+
+        # Eq. 7: the policy follows the updated critics with the action drawn before their step.
+        if c.actor_objective == "mean":
+            q_pi = self.critics(s, a_pi, frozen=True).mean(0)
+        else:
+            q_pi = self.critics.extreme(s, a_pi, largest=c.actor_objective == "max")
+        actor_loss = (alpha * log_pi - q_pi).mean()
+        self.actor_optimizer.zero_grad()
+        actor_loss.backward()  # type: ignore[no-untyped-call]
+        self.actor_optimizer.step()
+
+        self.targets.move_towards(self.critics, c.tau)
+        return metrics | {
+            "actor_loss": actor_loss.detach(),
+            "alpha_loss": alpha_loss.detach(),
+            "alpha": alpha,
+            "entropy": -log_pi.detach().mean(),
+            "q_batch": q_data.mean(),
+            "u_batch": self.std(q_data).mean(),
+        }
+
+    def _ood_step(
+        self,
+        s: Tensor,
+        mean: Tensor,
+        log_std: Tensor,
+        s2: Tensor,
+        mean2: Tensor,
+        log_std2: Tensor,
+        beta_ood: float,
+    ) -> dict[str, Tensor]:
+        """Add the gradient of the OOD loss (Eq. 5 and the second half of Eq. 6)."""
+        c, n = self.config, self.config.n_ood
+        states, actions, weights = [s], [self._draw_ood(mean, log_std)], [beta_ood]
+        if c.ood_next_states:  # the authors' second group: same number of actions, at s'
+            states.append(s2)
+            actions.append(self._draw_ood(mean2, log_std2))
+            weights.append(c.ood_next_weight)
+        group = n * len(s)
+        s_ood = torch.cat([x.repeat(n, 1) for x in states])  # [G * N * B, S]
+        a_ood = torch.cat(actions)  # [G * N * B, A]
+        q_ood = torch.empty(c.ensemble_size, len(s_ood), device=s.device)
+
+        def ood_error(q: Tensor, rows: slice) -> Tensor:
+            fixed = q.detach()
+            q_ood[:, rows] = fixed
+            if c.ood_target == "zero":
+                target = torch.zeros_like(fixed)
+            else:
+                beta = fixed.new_full((rows.stop - rows.start,), weights[0])
+                beta[max(0, group - rows.start) :] = weights[-1]
+                target = fixed - beta * self.std(fixed)  # Eq. 5
+                if self.floor is not None:
+                    target = target.clamp_min(self.floor)
+            return (q - target).square().sum() / len(s_ood)
+
+        loss = self.critics.regress(s_ood, a_ood, ood_error)
+        return {
+            "ood_loss": loss / c.ensemble_size,
+            "beta_ood": torch.tensor(beta_ood),
+            "q_ood": q_ood[:, :group].mean(),
+            "u_ood": self.std(q_ood[:, :group]).mean(),
+        }
+
+    @torch.no_grad()
+    def _draw_ood(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """N actions for every row of ``mean [B, A]``, without gradient, ``[N * B, A]``."""
+        mean, log_std = mean.repeat(self.config.n_ood, 1), log_std.repeat(self.config.n_ood, 1)
+        if self.config.ood_actions == "uniform":
+            return torch.empty_like(mean).uniform_(-1, 1, generator=self.generator)
+        return torch.tanh(self.policy.sample(mean, log_std, self.generator))
+
+    # ---------------------------------------------------------------- policy and judgement
+
+    @torch.no_grad()
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """tanh of the mean, or a draw from the policy, ``[B, S] -> [B, A]``."""
+        mean, log_std = self.policy(observations)
+        if deterministic:
+            return torch.tanh(mean)
+        return torch.tanh(self.policy.sample(mean, log_std, generator))
+
+    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Q of all critics, ``[K, B]``."""
+        return self.critics.values(observations, actions)
+
+    def uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """U(s, a) of Eq. 3, ``[B]``."""
+        return self.std(self.q_values(observations, actions))
+
+    # ---------------------------------------------------------------- state
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Policy, critics, targets and the entropy weight."""
+        alpha = nn.ParameterDict({"log_alpha": self.log_alpha})
+        return {
+            "policy": self.policy,
+            "critics": self.critics,
+            "targets": self.targets,
+            "alpha": alpha,
+        }
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """One optimiser each for critics, policy and entropy weight."""
+        return {
+            "critics": self.critic_optimizer,
+            "actor": self.actor_optimizer,
+            "alpha": self.alpha_optimizer,
+        }
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """State of the beta_ood schedule."""
+        return self.schedule.state()
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``extra_state``."""
+        self.schedule.load(state)
+
+
+@dataclass(frozen=True)
+class PBRLPriorConfig(PBRLConfig):
+    """Settings of PBRL-Prior: PBRL with random priors of weight 1 (Eq. 8)."""
+
+    prior_scale: float | None = 1.0
+
+
+class PBRLPrior(PBRL):
+    """PBRL whose critics carry fixed random prior networks."""
+
+    name = "pbrl-prior"
+    Config = PBRLPriorConfig

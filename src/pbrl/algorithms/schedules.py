@@ -1,0 +1,112 @@
+"""The penalty weight beta_ood during a run (paper: appendix B; SPEC names follow the authors' code).
+
+Every schedule is written in fractions of the run, so that a run of any length is well defined and
+one of 1M steps has the paper's values: linear over the first 50K, then down to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Constant:
+    """beta_ood is the same at every step."""
+
+    value: float
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+    def record(self, step: int, q_policy: Tensor) -> None:
+        """Nothing to adapt."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing to save."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to load."""
+
+
+@dataclass(frozen=True)
+class LinearThenExponential:
+    """start -> middle linearly, then middle -> end exponentially at the last step (the paper)."""
+
+    start: float
+    middle: float
+    end: float
+    linear_steps: int
+    total_steps: int
+
+    def __call__(self, step: int) -> float:
+        if step < self.linear_steps:
+            return self.start + (self.middle - self.start) * step / self.linear_steps
+        rest = max(1, self.total_steps - self.linear_steps)
+        progress = min(1.0, (step - self.linear_steps) / rest)
+        return self.middle * (self.end / self.middle) ** progress
+
+    def record(self, step: int, q_policy: Tensor) -> None:
+        """Nothing to adapt."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing to save."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to load."""
+
+
+class Adaptive:
+    """The authors' code: after the linear part, beta_ood falls only while Q of the policy falls.
+
+    Once every ``interval`` steps Q of the policy's actions is recorded. After the linear part, if
+    the mean of the last 5 records is below the mean of the (up to 15) records before them, the
+    weight is divided by 1.01, until it reaches ``end``.
+    """
+
+    decay = 1.01
+    recent = 5
+    window = 20
+
+    def __init__(
+        self, start: float, middle: float, end: float, linear_steps: int, interval: int
+    ) -> None:
+        self.start, self.middle, self.end = start, middle, end
+        self.linear_steps, self.interval = linear_steps, interval
+        self.value = middle
+        self.records: list[float] = []
+
+    def __call__(self, step: int) -> float:
+        if step < self.linear_steps:
+            return self.start + (self.middle - self.start) * step / self.linear_steps
+        return self.value
+
+    def record(self, step: int, q_policy: Tensor) -> None:
+        """Note Q of the policy's actions after ``step`` and adapt the weight."""
+        if (step + 1) % self.interval:
+            return
+        self.records = [*self.records, float(q_policy)][-self.window :]
+        before, last = self.records[: -self.recent], self.records[-self.recent :]
+        falling = bool(before) and sum(last) / len(last) < sum(before) / len(before)
+        if step + 1 > self.linear_steps and self.value > self.end and falling:
+            self.value = max(self.end, self.value / self.decay)
+
+    def state(self) -> dict[str, Tensor]:
+        """Current weight and records."""
+        return {
+            "beta_ood": torch.tensor(self.value, dtype=torch.float64),
+            "q_records": torch.tensor(self.records, dtype=torch.float64),
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``state``."""
+        self.value = float(state["beta_ood"])
+        self.records = [float(x) for x in state["q_records"]]
+
+
+Schedule = Constant | LinearThenExponential | Adaptive

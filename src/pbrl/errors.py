@@ -1,0 +1,42 @@
+"""What the user sees when something is wrong: one sentence, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+
+class PbrlError(Exception):
+    """A mistake the user can repair. The command line prints it and exits with ``exit_code``."""
+
+    exit_code = 2
+
+
+class DivergenceError(PbrlError):
+    """Training left the finite numbers; the last good checkpoint is still there."""
+
+    exit_code = 3
+
+
+def unknown_name(kind: str, name: str, options: Iterable[str]) -> PbrlError:
+    """An error for a name that is not among ``options``, with the nearest one suggested."""
+    known = sorted(options)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return PbrlError(f"Unknown {kind} '{name}'.{hint} Known: {', '.join(known)}.")
+
+
+def optional_import(module: str, extra: str) -> Any:
+    """Import ``module``, or say which extra of pbrl brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        if error.name is not None and not error.name.startswith(package):
+            raise
+        raise PbrlError(
+            f"This needs the package '{package}', which is not installed; run: "
+            f'pip install "pbrl[{extra}]"'
+        ) from error

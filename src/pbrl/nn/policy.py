@@ -1,0 +1,116 @@
+"""The tanh-Gaussian policy of SAC, as rlkit and the authors have it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pbrl.nn.init import HIDDEN_BIAS, POLICY_HEAD_BOUND, fan_in_bound, uniform_
+
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class MLP(nn.Module):
+    """A plain ReLU network with rlkit's initialisation, ``[..., in] -> [..., out]``."""
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: tuple[int, ...],
+        out_dim: int,
+        *,
+        head_bound: float = POLICY_HEAD_BOUND,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        widths = [in_dim, *hidden]
+        self.layers = nn.ModuleList(
+            nn.Linear(fan_in, fan_out)
+            for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.head = nn.Linear(widths[-1], out_dim)
+        for layer in self.layers:
+            uniform_(layer.weight, fan_in_bound(layer.weight.shape[0]), generator)
+            nn.init.constant_(layer.bias, HIDDEN_BIAS)
+        uniform_(self.head.weight, head_bound, generator)
+        uniform_(self.head.bias, head_bound, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in] -> [..., out]``."""
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        out: Tensor = self.head(x)
+        return out
+
+
+class TanhGaussianPolicy(nn.Module):
+    """pi(a|s): tanh of a diagonal Gaussian whose mean and log-std are two heads of one MLP.
+
+    Args:
+        observation_dim: S.
+        action_dim: A.
+        hidden: units of the hidden layers.
+        generator: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (256, 256, 256),
+        *,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.action_dim = action_dim
+        # Both heads are one matrix; rlkit draws them alike.
+        self.network = MLP(observation_dim, hidden, 2 * action_dim, generator=generator)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-std before the tanh, ``[B, S] -> [B, A], [B, A]``."""
+        mean, log_std = self.network(observations).chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD_RANGE)
+
+    def mode(self, observations: Tensor) -> Tensor:
+        """The deterministic action tanh(mean), ``[B, A]``."""
+        return torch.tanh(self(observations)[0])
+
+    @staticmethod
+    def sample(mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A reparametrised draw before the tanh, ``[..., A]``."""
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return mean + log_std.exp() * noise
+
+    @staticmethod
+    def log_prob(mean: Tensor, log_std: Tensor, before_tanh: Tensor) -> Tensor:
+        """log pi of tanh(``before_tanh``), ``[..., A] -> [...]``.
+
+        The tanh's correction log(1 - a^2) is written as 2 (log 2 - u - softplus(-2u)), which is
+        equal and does not underflow; rlkit adds 1e-6 inside the logarithm instead.
+        """
+        z = (before_tanh - mean) * (-log_std).exp()
+        gaussian = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)
+        correction = 2 * (math.log(2) - before_tanh - functional.softplus(-2 * before_tanh))
+        return (gaussian - correction).sum(-1)
+
+
+class DeterministicPolicy(nn.Module):
+    """a = tanh(MLP(s)), the policy of TD3 and of plain behaviour cloning."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (256, 256),
+        *,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.network = MLP(observation_dim, hidden, action_dim, generator=generator)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """``[B, S] -> [B, A]``."""
+        return torch.tanh(self.network(observations))
