@@ -278,18 +278,20 @@ def test_bodies_and_motion_are_those_of_cylinders(task: str, xml: str) -> None:
     np.testing.assert_allclose(ours.body_subtreemass, expected.body_subtreemass, rtol=1e-12)
     np.testing.assert_allclose(ours.dof_invweight0, expected.dof_invweight0, rtol=1e-9)
     np.testing.assert_allclose(ours.body_invweight0, expected.body_invweight0, rtol=1e-9)
-    # The acceleration without contacts depends on every mass, centre, inertia and orientation.
+    # Each body's inertia in the world frame, and the acceleration without contacts.
     rng = np.random.default_rng(0)
     state = rng.normal(0.0, 0.5, (3, ours.nq + ours.nv + ours.nu))
     for row in state:
-        accelerations = []
+        accelerations, inertias = [], []
         for model in (ours, expected):
             data = mujoco.MjData(model)
             data.qpos[:], data.qvel[:] = row[: model.nq], row[model.nq : model.nq + model.nv]
             data.ctrl[:] = row[-model.nu :]
             mujoco.mj_forward(model, data)
             accelerations.append(data.qacc_smooth.copy())
+            inertias.append(data.cinert.copy())
         np.testing.assert_allclose(accelerations[0], accelerations[1], rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(inertias[0], inertias[1], rtol=1e-8, atol=1e-9)
 
 
 def test_halfcheetah_weighs_14_kilograms() -> None:
