@@ -137,6 +137,16 @@ class Algorithm:
 
     # ------------------------------------------------------------ may be extended
 
+    @classmethod
+    def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
+        """Settings the original authors chose for this dataset, on top of the paper preset."""
+        return {}
+
+    @classmethod
+    def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
+        """Config overrides that the authors used on this dataset, for the preset "paper"."""
+        return {}
+
     def prepare(self, data: TrainingData) -> list[str]:
         """Look at the data before training (and again on resume); sentences for the user."""
         self.build(data.dataset.observation_dim, data.dataset.action_dim)

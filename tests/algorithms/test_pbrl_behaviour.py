@@ -1,0 +1,34 @@
+"""PBRL and PBRL-Prior pass the shared tester."""
+
+from __future__ import annotations
+
+from algorithm_tester import AlgorithmCase, AlgorithmTester
+
+from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+
+SMALL = {
+    "hidden": (32, 32),
+    "policy_hidden": (32, 32),
+    "ensemble_size": 4,
+    "n_ood": 2,
+    "critic_lr": 3e-3,
+    "actor_lr": 1e-3,
+    "alpha_lr": 3e-3,
+    "initial_log_alpha": -3.0,
+    "tau": 0.05,
+}
+BAD = (
+    ({"ensemble_size": 1}, "ensemble_size"),
+    ({"gamma": 1.0}, "gamma"),
+    ({"tau": 0.0}, "tau"),
+    ({"n_ood": -1}, "n_ood"),
+    ({"critic_lr": 0.0}, "critic_lr"),
+)
+
+
+class TestPBRL(AlgorithmTester):
+    case = AlgorithmCase(PBRL, SMALL, max_regret=0.08, bad_settings=BAD)
+
+
+class TestPBRLPrior(AlgorithmTester):
+    case = AlgorithmCase(PBRLPrior, SMALL, max_regret=0.08, bad_settings=BAD)
