@@ -66,7 +66,7 @@ class Experiment:
                     "prediction": claim.prediction,
                     "measurement": claim.measurement,
                     "verdict": claim.verdict,
-                    "as_predicted": claim.as_predicted,
+                    "as_predicted": bool(claim.as_predicted),
                 }
                 for claim in self.claims
             ],

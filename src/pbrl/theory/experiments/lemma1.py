@@ -8,7 +8,12 @@ import numpy as np
 
 from pbrl.theory.bounds import ensemble_error
 from pbrl.theory.experiments.claims import EXACT, Claim, Experiment
-from pbrl.theory.posterior import bootstrap_posterior, ensemble_uncertainty, weight_posterior
+from pbrl.theory.posterior import (
+    EnsembleMethod,
+    bootstrap_posterior,
+    ensemble_uncertainty,
+    weight_posterior,
+)
 from pbrl.theory.regression import Floats, data_precision, lcb_penalty
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
 RIDGE = 0.5
 MEMBERS = (4, 10, 32, 100, 316, 1000, 3162)
-METHODS = ("anchored", "resampled", "initial-weights")
+METHODS: tuple[EnsembleMethod, ...] = ("anchored", "resampled", "initial-weights")
 COUNTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 TRAINING_TIME = 0.05
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +107,7 @@ def run(seed: int) -> Experiment:
 
     measured, spectra = _isotropy_over_mdps(rng)
     typical = {name: float(np.median(values)) for name, values in measured.items()}
-    ordered = typical[SAMPLERS[0]] <= typical[SAMPLERS[1]] <= typical[SAMPLERS[2]]
+    policy, uniform, random = SAMPLERS
     greedy = _tabular_isotropy(rng)
 
     claims = (
@@ -137,17 +138,17 @@ def run(seed: int) -> Experiment:
         ),
         Claim(
             "Random states and actions are isotropic",
-            "most isotropic of the three samplers; tabular exactly 1",
-            ", ".join(f"{name} {value:.2g}" for name, value in typical.items())
-            + f"; tabular {greedy[SAMPLERS[2]]:.3f}",
-            ordered and abs(greedy[SAMPLERS[2]] - 1.0) < EXACT,
+            "Λ_ood ≻ 0 in every random MDP; smallest = mean eigenvalue in the tabular case",
+            f"smallest / mean eigenvalue {typical[random]:.2f} typically, "
+            f"{measured[random].min():.2f} at worst; tabular {greedy[random]:.3f}",
+            bool(measured[random].min() > 1e-3 and abs(greedy[random] - 1.0) < EXACT),
         ),
         Claim(
-            "Policy actions at data states give Λ_ood ⪰ λI",
-            "no: a decided policy leaves whole directions empty (tabular)",
-            f"smallest eigenvalue {greedy[SAMPLERS[0]]:.1e}; "
-            f"uniform actions {greedy[SAMPLERS[1]]:.1e}",
-            greedy[SAMPLERS[0]] > EXACT,
+            "Policy actions at data states are isotropic enough",
+            "no: less than half as isotropic, and singular once the policy is decided (tabular)",
+            f"{typical[policy]:.2g} typically (uniform actions {typical[uniform]:.2g}); "
+            f"tabular {greedy[policy]:.3f} (uniform actions {greedy[uniform]:.3f})",
+            typical[policy] > 0.5 * typical[random] or greedy[policy] > EXACT,
             expected=False,
         ),
     )
@@ -163,6 +164,7 @@ def _isotropy_over_mdps(
     spectra: dict[str, list[Floats]] = {name: [] for name in SAMPLERS}
     for _ in range(number):
         mdp = LinearMDP.random(20, 5, 8, 5, rng, concentration=0.2)
+        mdp = replace(mdp, initial=np.eye(20)[0])  # data from one start, as logged tasks have
         policy = softmax_policy(mdp.optimal_values()[0], TEMPERATURE)
         for name, moment in ood_moments(mdp, policy, policy).items():
             measured[name].append(isotropy(moment))
