@@ -109,7 +109,7 @@ class TransitionDataset:
         if len(self) == 0:
             return np.zeros(0)
         starts = np.array([rows.start for rows in self.episodes()])
-        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+        return np.add.reduceat(self.rewards, starts, dtype=np.float64)
 
     def rows(self, index: NDArray[np.integer] | slice) -> TransitionDataset:
         """The rows picked by ``index`` as a dataset of their own."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
+from pbrl.data.catalogue import catalogue
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
+from pbrl.data.download import cached_file, download
 from pbrl.data.known import environment_of_id, environment_of_name, reference_scores
+from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
 from pbrl.data.readers_hdf5 import open_hdf5
 from pbrl.data.readers_npz import open_npz
-from pbrl.data.rows import Metadata, RowSource
-from pbrl.data.validate import bound_actions, checked_bounds
+from pbrl.data.readers_table import Columns, open_csv, open_parquet
+from pbrl.data.rows import BLOCK, Metadata, RowSource
+from pbrl.data.store import Store, is_store
+from pbrl.data.validate import BOUND_TOLERANCE, bound_actions, checked_bounds
 from pbrl.data.view import NextObservations, choose_view, training_view
-from pbrl.errors import PbrlError, unknown_name
+from pbrl.errors import PbrlError
 
 EMBEDDED = ("demo",)
-SUFFIXES = {".hdf5": open_hdf5, ".h5": open_hdf5, ".npz": open_npz}
+FILES = (".hdf5", ".h5", ".npz", ".csv", ".parquet")
+_MINARI_ID = re.compile(r"^(?:[\w.-]+/)*[\w.-]+-v\d+$")
 
 
 def load_dataset(
@@ -30,53 +37,191 @@ def load_dataset(
     clip_actions: bool = False,
     action_low: object = None,
     action_high: object = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns = None,
     env_id: str | None = None,
 ) -> TransitionDataset:
     """Load logged data from wherever they are, checked and in one form.
 
     Args:
-        source: ``demo``, or a path to a D4RL HDF5 or ``.npz`` file.
+        source: ``demo``; a D4RL name (downloaded if it is not there yet); a Minari id or directory;
+            a path to a D4RL HDF5, ``.npz``, CSV or Parquet file, or to a store.
         next_observations: ``file`` uses the log's own, ``shift`` the following row's, ``auto``
             decides and says so in ``info.notes``.
         clip_actions: clip actions to their bounds instead of refusing those outside.
         action_low: declared lower bounds, a number or ``[A]``.
         action_high: declared upper bounds, a number or ``[A]``.
-        columns: for tables, other names of columns.
+        columns: for CSV and Parquet, other names of columns: role -> name, names with commas
+            between, or ``prefix*``.
         env_id: the environment to score in, where the data do not tell or tell another.
 
     Returns:
-        The transitions, with what is known about them in ``info``.
+        The transitions, with what is known about them in ``info``; memory-mapped from a store.
     """
-    opened = describe(open_source(source, columns), env_id, action_low, action_high)
-    metadata = opened.metadata
-    rows = opened.read()
+    opened = open_source(source, columns)
+    described = describe(opened.source, env_id, action_low, action_high)
+    metadata = described.metadata
+    if opened.store is not None:
+        return _load_store(opened.store, metadata, next_observations, clip_actions)
+    rows = described.read()
     if len(rows) == 0:
         raise PbrlError(f"'{metadata.source}' has no rows.")
     rows = bound_actions(
         f"'{metadata.source}'", rows, metadata.action_low, metadata.action_high, clip_actions
     )
-    choice = choose_view(metadata, rows[: 1 << 16], next_observations)
+    choice = choose_view(metadata, rows[:BLOCK], next_observations)
     info = info_of(metadata.with_notes(choice.note))
     return training_view(rows, choice.view, info, metadata.horizon)
 
 
+def _load_store(
+    store: Store, metadata: Metadata, wanted: NextObservations, clip: bool
+) -> TransitionDataset:
+    low, high = metadata.action_low, metadata.action_high
+    if low is not None and high is not None:
+        slack = BOUND_TOLERANCE * (high - low)
+        outside = (store.action_min < low - slack) | (store.action_max > high + slack)
+        if outside.any():
+            column = int(np.flatnonzero(outside)[0])
+            how = (
+                "a store is not changed in place; convert it with --clip-actions"
+                if clip
+                else (
+                    "clip them with 'pbrl data convert --clip-actions', or declare other bounds "
+                    "with --action-low and --action-high"
+                )
+            )
+            raise PbrlError(
+                f"'{metadata.source}': actions leave their bounds in dimension {column}: they "
+                f"reach from {store.action_min[column]:g} to {store.action_max[column]:g}, outside "
+                f"[{low[column]:g}, {high[column]:g}]; {how}."
+            )
+    shifted = "file" if store.view == "file" else "shift"
+    if wanted not in ("auto", shifted):
+        raise PbrlError(
+            f"'{metadata.source}' was written with next_observations = {shifted}; convert it again "
+            f"with --next-observations {wanted}."
+        )
+    return store.dataset(info_of(metadata.with_notes(store.view_note)))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a name or path turned out to be: rows, and the store if they lie in one."""
+
+    source: RowSource
+    store: Store | None = None
+
+
 def open_source(
-    source: str | os.PathLike[str], columns: Mapping[str, str] | None = None
-) -> RowSource:
-    """The raw rows behind a name or path, not yet read."""
+    source: str | os.PathLike[str],
+    columns: Columns = None,
+    *,
+    strict: bool = True,
+    verify: bool | None = None,
+) -> Opened:
+    """The raw rows behind a name or path, not yet read.
+
+    Args:
+        source: as in ``load_dataset``.
+        columns: as in ``load_dataset``.
+        strict: refuse NaN and infinite values while reading.
+        verify: compare a store with its checksums; by default only a small one.
+    """
     text = os.fspath(source)
+    if not text.strip():
+        raise PbrlError("The dataset's name is empty; give a name or a path.")
+    if "\0" in text:
+        raise PbrlError("The dataset's name has a NUL character in it.")
     if text in EMBEDDED:
-        return _open_embedded(text)
+        return Opened(_open_embedded(text))
+    if text in catalogue():
+        return Opened(_open_d4rl(text, strict))
     path = Path(text).expanduser()
-    opener = SUFFIXES.get(path.suffix.lower())
-    if opener is not None:
-        return opener(path)
-    if path.is_dir():
-        raise PbrlError(f"'{path}' is a directory that holds no dataset pbrl knows.")
-    if path.exists():
-        raise PbrlError(f"'{path}' has an unknown suffix; known: {', '.join(sorted(SUFFIXES))}.")
-    raise unknown_name("dataset", text, EMBEDDED)
+    suffix = path.suffix.lower()
+    try:
+        is_directory, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise PbrlError(f"Cannot look at '{text[:80]}': {error.strerror or error}.") from error
+    if is_directory:
+        return _open_directory(path, strict, verify)
+    if suffix in (".hdf5", ".h5"):
+        return Opened(open_hdf5(path, strict))
+    if suffix == ".npz":
+        return Opened(open_npz(path, strict))
+    if suffix == ".csv":
+        return Opened(open_csv(path, columns, strict))
+    if suffix == ".parquet":
+        return Opened(open_parquet(path, columns, strict))
+    if exists:
+        raise PbrlError(
+            f"'{path}' has a suffix pbrl does not know; known: {', '.join(FILES)}, and directories "
+            "of a store or of Minari."
+        )
+    return _open_by_name(text, strict)
+
+
+def _open_directory(path: Path, strict: bool, verify: bool | None) -> Opened:
+    if is_store(path):
+        store = Store(path, verify)
+        return Opened(store.source(), store)
+    folder = minari_data_dir(path)
+    if folder is not None:
+        return Opened(open_minari(folder, strict))
+    raise PbrlError(
+        f"'{path}' is a directory, but neither a pbrl store (no manifest.json) nor a Minari "
+        "dataset (no data/metadata.json); give a file or one of these."
+    )
+
+
+def _open_by_name(text: str, strict: bool) -> Opened:
+    """A Minari id on this machine, or the nearest name that would have been known."""
+    if _MINARI_ID.match(text):
+        folder = minari_data_dir(minari_root() / text)
+        if folder is not None:
+            return Opened(open_minari(folder, strict))
+    if "/" in text and _MINARI_ID.match(text):
+        near = difflib.get_close_matches(text, local_ids(), n=1, cutoff=0.5)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise PbrlError(
+            f"No path '{text}', and no Minari dataset of that id in {minari_root()}.{hint} Fetch "
+            f"it with 'pbrl data download {text}'."
+        )
+    if "/" in text or "\\" in text:
+        raise PbrlError(f"No file or directory '{text}'.")
+    known = [*EMBEDDED, *catalogue(), *local_ids()]
+    near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise PbrlError(
+        f"Unknown dataset '{text}': no file or directory of that name, and no dataset pbrl knows."
+        f"{hint} 'pbrl data list' shows the names."
+    )
+
+
+def _open_d4rl(name: str, strict: bool) -> RowSource:
+    entry = catalogue()[name]
+    path = cached_file(entry)
+    fetched = not path.exists()
+    if fetched:
+        path = download(entry)
+    elif path.stat().st_size != entry.size:
+        raise PbrlError(
+            f"'{path}' has {path.stat().st_size:,} bytes, {name} has {entry.size:,}; remove it and "
+            f"run 'pbrl data download {name}'."
+        )
+    opened = open_hdf5(path, strict)
+    known = entry.environment
+    metadata = replace(
+        opened.metadata,
+        name=name,
+        source=str(path),
+        env_id=known.env_id,
+        reference_scores=known.reference_scores,
+        score_source="D4RL",
+        action_low=-np.ones(known.action_dim, np.float32),
+        action_high=np.ones(known.action_dim, np.float32),
+        horizon=known.horizon,
+    )
+    return replace(opened, metadata=metadata)
 
 
 def _open_embedded(name: str) -> RowSource:

@@ -6,7 +6,7 @@ itself wherever the policy meets raw observations again: ``act``, evaluation, ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -148,6 +148,25 @@ class Preprocessing:
             float(values["reward_shift"]),
             float(values["reward_scale"]),
         )
+
+
+def bounded_actions(
+    dataset: TransitionDataset, low: Floats, high: Floats, *, clip: bool = False
+) -> TransitionDataset:
+    """``dataset`` with these action bounds declared; actions outside are refused or clipped."""
+    slack = 1e-5 * (high - low)
+    outside = (dataset.actions < low - slack) | (dataset.actions > high + slack)
+    if outside.any() and not clip:
+        row, column = (int(i) for i in np.argwhere(outside)[0])
+        raise PbrlError(
+            f"Actions leave their bounds in dimension {column} at row {row}: "
+            f"{dataset.actions[row, column]:g} is outside [{low[column]:g}, {high[column]:g}]. "
+            "Clip them with --clip-actions, or declare other bounds with --action-low and "
+            "--action-high."
+        )
+    actions = np.clip(dataset.actions, low, high) if outside.any() else dataset.actions
+    info = replace(dataset.info, action_low=low, action_high=high)
+    return replace(dataset, actions=actions, info=info, known_fingerprint=None)
 
 
 def _moments(column: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -14,8 +14,11 @@ from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import KEYS, check_kind, check_shapes, reading, to_rows
 from pbrl.errors import PbrlError
 
+METADATA_KEY = "pbrl_metadata"
+"""The attribute under which our own writer keeps what is known besides the rows, as JSON."""
 
-def open_hdf5(path: Path) -> RowSource:
+
+def open_hdf5(path: Path, strict: bool = True) -> RowSource:
     """A D4RL HDF5 file as a source of rows."""
     where = f"'{path}'"
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -39,7 +42,7 @@ def open_hdf5(path: Path) -> RowSource:
         with reading(path, "HDF5"), h5py.File(path, "r") as file:
             for start in range(0, length, size):
                 block = {key: file[key][start : start + size] for key in arrays}
-                yield to_rows(where, block, start)
+                yield to_rows(where, block, start, strict)
 
     return RowSource(
         metadata, s, a, "timeouts" in arrays, "next_observations" in arrays, blocks, length
@@ -50,19 +53,23 @@ def _metadata(path: Path, file: Any) -> Metadata:
     known = {*KEYS, "infos", "metadata"}
     extra = sorted(key for key in file if key not in known)
     notes = (f"Ignored what training does not use: {', '.join(extra)}.",) if extra else ()
-    recipe: dict[str, Any] = {}
-    for key, value in file.attrs.items():
-        recipe[str(key)] = _plain(value)
-    env_id = recipe.get("env_id")
-    return Metadata(
+    attributes = {str(key): _plain(value) for key, value in file.attrs.items()}
+    carried = attributes.pop(METADATA_KEY, "{}")
+    env_id = attributes.pop("env_id", None)
+    metadata = Metadata(
         name=path.stem,
         source=str(path),
         env_id=env_id if isinstance(env_id, str) else None,
         shift="d4rl",
         prefer_file=False,
-        recipe=recipe,
+        recipe=attributes,
         notes=notes,
     )
+    try:
+        values = json.loads(carried)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PbrlError(f"'{path}': attribute '{METADATA_KEY}' must be JSON text.") from error
+    return metadata.updated(f"'{path}'", values)
 
 
 def _plain(value: Any) -> Any:

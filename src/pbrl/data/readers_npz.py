@@ -16,7 +16,7 @@ from pbrl.errors import PbrlError
 METADATA_KEY = "metadata"
 
 
-def open_npz(path: Path) -> RowSource:
+def open_npz(path: Path, strict: bool = True) -> RowSource:
     """An ``.npz`` archive as a source of rows (in memory: archives cannot be mapped)."""
     where = f"'{path}'"
     with reading(path, ".npz"):
@@ -33,17 +33,9 @@ def open_npz(path: Path) -> RowSource:
             extra = sorted(set(archive.files) - {*KEYS, METADATA_KEY})
             recipe = _recipe(where, archive)
         check_shapes(where, {key: values.shape for key, values in arrays.items()})
-        rows = to_rows(where, arrays, 0)
+        rows = to_rows(where, arrays, 0, strict)
     notes = (f"Ignored what training does not use: {', '.join(extra)}.",) if extra else ()
-    env_id = recipe.get("env_id")
-    metadata = Metadata(
-        name=path.stem,
-        source=str(path),
-        env_id=env_id if isinstance(env_id, str) else None,
-        shift="d4rl",
-        recipe=recipe,
-        notes=notes,
-    )
+    metadata = Metadata(path.stem, str(path), shift="d4rl", notes=notes).updated(where, recipe)
     return source_of(rows, metadata)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pbrl.data.dataset import Bools, Floats
+from pbrl.errors import PbrlError
 
 Shift = Literal["d4rl", "episode"]
 
@@ -97,9 +98,98 @@ class Metadata:
     recipe: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """What is kept with the rows when they are written to another file."""
+        listed = [None if x is None else x.tolist() for x in (self.action_low, self.action_high)]
+        values = {
+            "env_id": self.env_id,
+            "reference_scores": None if (r := self.reference_scores) is None else list(r),
+            "score_source": self.score_source,
+            "action_low": listed[0],
+            "action_high": listed[1],
+            "horizon": self.horizon,
+            "shift": self.shift,
+            "prefer_file": self.prefer_file,
+            "recipe": self.recipe,
+        }
+        return {key: value for key, value in values.items() if value not in (None, {})}
+
+    def updated(self, where: str, values: object) -> Metadata:
+        """The same with the entries of ``to_json`` that ``values`` has, checked.
+
+        Args:
+            where: the file, for messages.
+            values: a JSON object.
+        """
+        if not isinstance(values, dict):
+            raise PbrlError(f"{where}: the metadata must be a JSON object.")
+        known: dict[str, Any] = {}
+        for key, value in values.items():
+            if key not in _READERS or value is None:
+                continue
+            try:
+                known[key] = _READERS[key](value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise PbrlError(
+                    f"{where}: '{key}' in the metadata cannot be {str(value)[:60]!r}; repair or "
+                    "remove it."
+                ) from error
+        return replace(self, **known)
+
     def with_notes(self, *notes: str) -> Metadata:
         """The same with more notes."""
         return replace(self, notes=(*self.notes, *notes))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _bound(value: Any) -> Floats:
+    bound = np.asarray(value, np.float32)
+    if bound.ndim != 1 or not np.isfinite(bound).all():
+        raise ValueError
+    return bound
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    low, high = (float(x) for x in value)
+    if not (np.isfinite(low) and np.isfinite(high) and low != high):
+        raise ValueError
+    return low, high
+
+
+def _choice(value: object) -> str:
+    if value not in ("d4rl", "episode"):
+        raise ValueError
+    return str(value)
+
+
+def _horizon(value: Any) -> int:
+    if not isinstance(value, int) or value < 2:
+        raise ValueError
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "env_id": _text,
+    "reference_scores": _pair,
+    "score_source": _text,
+    "action_low": _bound,
+    "action_high": _bound,
+    "horizon": _horizon,
+    "shift": _choice,
+    "prefer_file": _truth,
+    "recipe": dict,
+}
 
 
 @dataclass(frozen=True)

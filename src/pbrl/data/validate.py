@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.dataset import Bools, Floats
-from pbrl.data.rows import Rows, RowSource
+from pbrl.data.rows import Rows
 from pbrl.errors import PbrlError
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -118,13 +118,16 @@ def check_kind(where: str, key: str, dtype: np.dtype[Any]) -> None:
         raise PbrlError(f"{where}: '{key}' holds {dtype} values; numbers are needed.")
 
 
-def to_rows(where: str, arrays: Mapping[str, NDArray[Any]], start: int) -> Rows:
+def to_rows(
+    where: str, arrays: Mapping[str, NDArray[Any]], start: int, strict: bool = True
+) -> Rows:
     """Checked float32 rows from arrays as read.
 
     Args:
         where: the file, for messages.
         arrays: by D4RL's key.
         start: number of the first row in the file, for messages.
+        strict: refuse NaN and infinite values; inspecting a file reports them instead.
     """
     known: dict[str, Any] = {}
     for key, values in arrays.items():
@@ -134,11 +137,14 @@ def to_rows(where: str, arrays: Mapping[str, NDArray[Any]], start: int) -> Rows:
         if key in ("terminals", "timeouts"):
             known[key] = _flags(where, key, values, start)
         else:
-            known[key] = _floats(where, key, values, start)
+            known[key] = _floats(where, key, values, start, strict)
     return Rows(**known)
 
 
-def _floats(where: str, key: str, values: NDArray[Any], start: int) -> Floats:
+def _floats(where: str, key: str, values: NDArray[Any], start: int, strict: bool) -> Floats:
+    if not strict:
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(values, np.float32)
     finite = np.isfinite(values)
     if not finite.all():
         place = np.argwhere(~finite)[0]
@@ -209,14 +215,6 @@ def checked_bounds(values: object, size: int, which: str) -> Floats:
     if not np.isfinite(bound).all():
         raise PbrlError(f"{which} must be finite; got {bound.tolist()}.")
     return bound
-
-
-def counted(source: RowSource) -> Iterator[tuple[int, Rows]]:
-    """Blocks with the number of their first row."""
-    start = 0
-    for block in source.blocks(1 << 16):
-        yield start, block
-        start += len(block)
 
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pbrl.data.dataset import Bools, DatasetInfo, TransitionDataset
+from pbrl.data.dataset import Bools, DatasetInfo, Floats, TransitionDataset
 from pbrl.data.rows import Metadata, Rows
 from pbrl.errors import PbrlError
 
@@ -109,105 +108,99 @@ def _share_out_of_order(rows: Rows) -> float:
     return float(1 - np.mean(same[inside]))
 
 
-def kept_rows(
-    view: View,
-    terminals: Bools,
-    timeouts: Bools | None,
-    horizon: int | None = None,
-) -> Bools:
-    """Which raw rows become transitions, ``[N]`` bool.
+def kept_rows(view: View, terminals: Bools, timeouts: Bools | None) -> Bools:
+    """Which raw rows become transitions, ``[N]`` bool; the log's last row is judged elsewhere.
 
     Args:
         view: one of the three views.
         terminals: ``[N]``.
         timeouts: ``[N]`` or None.
-        horizon: the environment's step limit, which D4RL counts where the file has no timeouts.
     """
-    keep = np.ones(len(terminals), np.bool_)
-    if view == "file":
-        return keep
-    if timeouts is not None:
-        # A row that is both terminal and timed out: D4RL drops it, within an episode it counts.
-        keep &= ~timeouts if view == "d4rl" else ~timeouts | terminals
-    elif view == "d4rl" and horizon is not None:
-        keep[_counted_out(terminals, horizon)] = False
-    if len(keep):
-        keep[-1] = view == "episode" and bool(terminals[-1])
-    return keep
+    if view == "file" or timeouts is None:
+        return np.ones(len(terminals), np.bool_)
+    # A row that is both terminal and timed out: D4RL drops it; within an episode it counts.
+    return ~timeouts if view == "d4rl" else ~timeouts | terminals
 
 
-def _counted_out(terminals: Bools, horizon: int) -> NDArray[np.int64]:
-    """Rows that D4RL takes for timeouts by counting steps, in files without ``timeouts``.
+def keeps_last(view: View, terminal: bool) -> bool:
+    """Whether the very last row of a log becomes a transition."""
+    return view == "file" or (view == "episode" and terminal)
+
+
+class StepCounter:
+    """D4RL's way to find timeouts in files that do not record them: counting steps.
 
     Its counter is set to 0 at a terminal row and then raised for that same row, so an episode
     after a terminal starts at 1 and one after a timeout at 0; we follow it to the row.
+
+    Args:
+        horizon: the environment's step limit, at least 2.
     """
-    out: list[int] = []
-    ends = [*np.flatnonzero(terminals).tolist(), len(terminals)]
-    start, counter = 0, 0
-    for end in ends:
-        # Counter at row i of this stretch is counter + i - start until a timeout resets it.
-        row = start + horizon - 1 - counter
-        while row < min(end + 1, len(terminals)):
-            out.append(row)
-            row += horizon
-        # A timeout on the terminal row itself skips it and leaves the counter at 0.
-        counter = 0 if out and out[-1] == end else 1
-        start = end + 1
-    return np.array(out, np.int64)
+
+    def __init__(self, horizon: int) -> None:
+        self.horizon = horizon
+        self.counter = 0
+
+    def timeouts(self, terminals: Bools) -> Bools:
+        """Timeouts of the next ``[N]`` rows, ``[N]`` bool."""
+        out = np.zeros(len(terminals), np.bool_)
+        start = 0
+        for end in [*np.flatnonzero(terminals).tolist(), len(terminals)]:
+            last = min(end, len(terminals) - 1)
+            first = start + self.horizon - 1 - self.counter
+            out[first : last + 1 : self.horizon] = True
+            if end == len(terminals):
+                found = np.flatnonzero(out[start:])
+                passed = end - start
+                self.counter = passed - 1 - int(found[-1]) if len(found) else self.counter + passed
+            else:
+                self.counter = 0 if out[end] else 1
+            start = end + 1
+        return out
 
 
 def training_view(
     rows: Rows, view: View, info: DatasetInfo, horizon: int | None = None
 ) -> TransitionDataset:
     """The transitions of ``rows`` under ``view``, in file order."""
-    keep = kept_rows(view, rows.terminals, rows.timeouts, horizon)
-    ends = rows.terminals.copy() if rows.timeouts is None else rows.terminals | rows.timeouts
-    if view == "d4rl" and rows.timeouts is None and horizon is not None:
-        ends[_counted_out(rows.terminals, horizon)] = True
-    if len(ends):
-        ends[-1] = True
+    timeouts = rows.timeouts
+    if timeouts is None and view == "d4rl" and horizon is not None:
+        timeouts = StepCounter(horizon).timeouts(rows.terminals)
+    keep = kept_rows(view, rows.terminals, timeouts)
+    keep[-1] = keeps_last(view, bool(rows.terminals[-1]))
+    if not keep.any():
+        raise no_transition(info.source or info.name, len(rows))
+    ends = rows.terminals.copy() if timeouts is None else rows.terminals | timeouts
+    # A dropped row ends its episode, so the row before it is the last one kept.
+    ends[:-1] |= ~keep[1:]
+    ends[-1] = True
+    following = following_observations(rows, rows.observations[-1:], view)
+    columns = (rows.observations, rows.actions, rows.rewards, following, rows.terminals, ends)
+    if not keep.all():
+        columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
+    return TransitionDataset(*columns, info)
+
+
+def following_observations(rows: Rows, after: Floats, view: View) -> Floats:
+    """Next observations of ``rows`` under ``view``, ``[N, S]``.
+
+    Args:
+        rows: consecutive rows.
+        after: ``[1, S]``, the observation of the row after the last.
+        view: one of the three views.
+    """
     if view == "file":
         assert rows.next_observations is not None
-        following = rows.next_observations
-    else:
-        following = np.empty_like(rows.observations)
-        following[:-1] = rows.observations[1:]
-        following[-1:] = rows.observations[-1:]
-        if view == "episode":
-            following[rows.terminals] = rows.observations[rows.terminals]
-    if not keep.any():
-        raise PbrlError(
-            f"{info.source or info.name} has {len(rows)} row(s) but no transition: every row ends "
-            "an episode without saying what follows. Log at least two steps an episode, or "
-            "next_observations."
-        )
-    episode_ends = _ends_of_kept(keep, ends)
-    if keep.all():
-        return TransitionDataset(
-            rows.observations,
-            rows.actions,
-            rows.rewards,
-            following,
-            rows.terminals,
-            episode_ends,
-            info,
-        )
-    return TransitionDataset(
-        rows.observations[keep],
-        rows.actions[keep],
-        rows.rewards[keep],
-        following[keep],
-        rows.terminals[keep],
-        episode_ends,
-        info,
+        return rows.next_observations
+    following = np.concatenate([rows.observations[1:], after])
+    if view == "episode":
+        following[rows.terminals] = rows.observations[rows.terminals]
+    return following
+
+
+def no_transition(source: str, rows: int) -> PbrlError:
+    """The error for a log of which nothing can be trained on."""
+    return PbrlError(
+        f"'{source}' has {rows} row(s) but no transition: every row ends an episode without saying "
+        "what follows. Log at least two steps an episode, or next_observations."
     )
-
-
-def _ends_of_kept(keep: Bools, ends: Bools) -> Bools:
-    """Episode ends among the kept rows: the last kept row of every raw episode."""
-    episode: NDArray[np.int64] = np.cumsum(ends) - ends
-    kept: NDArray[np.int64] = episode[keep]
-    last = np.ones(len(kept), np.bool_)
-    last[:-1] = kept[1:] != kept[:-1]
-    return last

@@ -1,0 +1,388 @@
+"""Our own store: a directory of memory-mapped arrays for data larger than memory.
+
+The arrays on top are the training view (the six columns of a ``TransitionDataset``), ready to be
+mapped and sampled from. Under ``raw/`` lies what the view leaves out: the dropped rows, the
+timeouts, and the file's own next observations where they differ from the view's. Together they give
+back the raw rows, so a store converts to any other format without loss.
+
+Everything is written in streaming fashion; ``manifest.json`` comes last and its presence says that
+the store is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbrl.data.dataset import Bools, TransitionDataset, combine_digests
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
+from pbrl.data.validate import reading
+from pbrl.data.view import (
+    StepCounter,
+    ViewChoice,
+    following_observations,
+    keeps_last,
+    kept_rows,
+    no_transition,
+)
+from pbrl.errors import PbrlError
+
+MANIFEST = "manifest.json"
+FORMAT = "pbrl-store"
+VERSION = 1
+VIEW_COLUMNS = (
+    "observations",
+    "actions",
+    "rewards",
+    "next_observations",
+    "terminals",
+    "episode_ends",
+)
+VERIFY_BYTES = 1 << 28
+"""Stores up to this size are checked against their checksums whenever they are opened."""
+
+
+class ColumnFile:
+    """A ``.npy`` file that grows by appending; its length is written into the header at the end.
+
+    Args:
+        path: the file.
+        dtype: of the values.
+        width: values a row; 0 for plain vectors.
+    """
+
+    def __init__(self, path: Path, dtype: str, width: int) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.width = width
+        self.length = 0
+        self.digest = hashlib.sha256()
+        self._file: IO[bytes] = path.open("wb")
+        self._header()
+
+    def _header(self) -> None:
+        # NumPy pads the header so that the first axis can grow in place.
+        shape = (self.length, self.width) if self.width else (self.length,)
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+        self._file.seek(0)
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Adds rows."""
+        data = np.ascontiguousarray(values, self.dtype)
+        self._file.write(data.data)
+        self.digest.update(data.data)
+        self.length += len(data)
+
+    def close(self) -> None:
+        """Writes the final length."""
+        self._header()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self._file.close()
+
+    def entry(self, root: Path) -> dict[str, Any]:
+        """This column's lines in the manifest."""
+        return {
+            "file": self.path.relative_to(root).as_posix(),
+            "dtype": self.dtype.str,
+            "shape": [self.length, self.width] if self.width else [self.length],
+            "sha256": self.digest.hexdigest(),
+        }
+
+
+class StoreWriter:
+    """Writes raw rows, block by block, into a new store directory.
+
+    Args:
+        path: the directory to create.
+        source: the rows to come: their shape and metadata.
+        choice: the training view to lay out.
+    """
+
+    def __init__(self, path: Path, source: RowSource, choice: ViewChoice) -> None:
+        self.path = path
+        self.source = source
+        self.choice = choice
+        (path / "raw").mkdir(parents=True)
+        s, a = source.observation_dim, source.action_dim
+        self.columns: dict[str, ColumnFile] = {}
+        for name, dtype, width in (
+            ("observations", "<f4", s),
+            ("actions", "<f4", a),
+            ("rewards", "<f4", 0),
+            ("next_observations", "<f4", s),
+            ("terminals", "|b1", 0),
+            ("episode_ends", "|b1", 0),
+            ("raw/dropped_index", "<i8", 0),
+            ("raw/dropped_observations", "<f4", s),
+            ("raw/dropped_actions", "<f4", a),
+            ("raw/dropped_rewards", "<f4", 0),
+            ("raw/dropped_terminals", "|b1", 0),
+        ):
+            self._create(name, dtype, width)
+        if source.has_timeouts:
+            self._create("raw/timeouts", "|b1", 0)
+            self._create("raw/dropped_timeouts", "|b1", 0)
+        if source.has_next:
+            self._create("raw/dropped_next_observations", "<f4", s)
+            self._create("raw/next_index", "<i8", 0)
+            self._create("raw/next_observations", "<f4", s)
+        horizon = source.metadata.horizon
+        counts = choice.view == "d4rl" and not source.has_timeouts and horizon is not None
+        self._counter = StepCounter(horizon) if counts and horizon is not None else None
+        self._pending: tuple[Rows, Bools, Bools] | None = None
+        self._rows = 0
+        self._low = np.full(a, np.inf, np.float32)
+        self._high = np.full(a, -np.inf, np.float32)
+
+    def _create(self, name: str, dtype: str, width: int) -> None:
+        self.columns[name] = ColumnFile(self.path / f"{name}.npy", dtype, width)
+
+    def append(self, rows: Rows) -> None:
+        """Adds raw rows.
+
+        Two are held back: a row's episode end depends on whether the following one is kept, and for
+        the last row that is known only at the end.
+        """
+        if len(rows) == 0:
+            return
+        timeouts = rows.timeouts
+        if self._counter is not None:
+            timeouts = self._counter.timeouts(rows.terminals)
+        keep = kept_rows(self.choice.view, rows.terminals, timeouts)
+        ends = rows.terminals.copy() if timeouts is None else rows.terminals | timeouts
+        if self._pending is not None:
+            rows = Rows.concatenate([self._pending[0], rows])
+            keep = np.concatenate([self._pending[1], keep])
+            ends = np.concatenate([self._pending[2], ends])
+        self._pending = (rows[-2:], keep[-2:], ends[-2:].copy())
+        # A dropped row ends its episode, so the row before it is the last one kept.
+        ends[:-1] |= ~keep[1:]
+        self._write(rows[:-2], keep[:-2], ends[:-2], rows.observations[-2:-1])
+
+    def _write(self, rows: Rows, keep: Bools, ends: Bools, after: Any) -> None:
+        if len(rows) == 0:
+            return
+        columns = self.columns
+        following = following_observations(rows, after, self.choice.view)
+        kept, dropped = rows[keep], rows[~keep]
+        self._low = np.minimum(self._low, rows.actions.min(0))
+        self._high = np.maximum(self._high, rows.actions.max(0))
+        if rows.next_observations is not None:
+            differs = keep & (rows.next_observations != following).any(1)
+            columns["raw/next_index"].append(self._rows + np.flatnonzero(differs))
+            columns["raw/next_observations"].append(rows.next_observations[differs])
+            columns["raw/dropped_next_observations"].append(rows.next_observations[~keep])
+        for name in ("observations", "actions", "rewards", "terminals"):
+            columns[name].append(getattr(kept, name))
+            columns[f"raw/dropped_{name}"].append(getattr(dropped, name))
+        columns["next_observations"].append(following[keep])
+        columns["episode_ends"].append(ends[keep])
+        columns["raw/dropped_index"].append(self._rows + np.flatnonzero(~keep))
+        if kept.timeouts is not None and dropped.timeouts is not None:
+            columns["raw/timeouts"].append(kept.timeouts)
+            columns["raw/dropped_timeouts"].append(dropped.timeouts)
+        self._rows += len(rows)
+
+    def close(self) -> None:
+        """Writes the last row and the manifest."""
+        if self._pending is not None:
+            rows, keep, ends = self._pending
+            keep[-1] = keeps_last(self.choice.view, bool(rows.terminals[-1]))
+            ends[:-1] |= ~keep[1:]
+            ends[-1] = True
+            self._write(rows, keep, ends, rows.observations[-1:])
+        for column in self.columns.values():
+            column.close()
+        if self.columns["rewards"].length == 0:
+            raise no_transition(self.source.metadata.source, self._rows)
+        entries = {name: column.entry(self.path) for name, column in self.columns.items()}
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "transitions": self.columns["rewards"].length,
+            "raw_rows": self._rows,
+            "view": self.choice.view,
+            "view_note": self.choice.note,
+            "action_min": self._low.tolist(),
+            "action_max": self._high.tolist(),
+            "fingerprint": combine_digests({n: entries[n]["sha256"] for n in VIEW_COLUMNS}),
+            "metadata": self.source.metadata.to_json(),
+            "columns": entries,
+        }
+        (self.path / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        for column in self.columns.values():
+            column.abandon()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Store:
+    """An opened store.
+
+    Args:
+        path: the directory.
+        verify: compare every file with its checksum; by default only in small stores.
+    """
+
+    def __init__(self, path: Path, verify: bool | None = None) -> None:
+        self.path = path
+        self.where = f"'{path}'"
+        with reading(path / MANIFEST, "a store's manifest"):
+            manifest = json.loads((path / MANIFEST).read_text())
+        try:
+            if manifest["format"] != FORMAT:
+                raise KeyError("format")
+            version = manifest["version"]
+            self.view: str = manifest["view"]
+            self.view_note = str(manifest["view_note"])
+            self.fingerprint = str(manifest["fingerprint"])
+            self.raw_rows = int(manifest["raw_rows"])
+            self.transitions = int(manifest["transitions"])
+            self.action_min = np.asarray(manifest["action_min"], np.float32)
+            self.action_max = np.asarray(manifest["action_max"], np.float32)
+            entries: dict[str, dict[str, Any]] = dict(manifest["columns"])
+            if self.view not in ("d4rl", "episode", "file") or not set(VIEW_COLUMNS) <= {*entries}:
+                raise KeyError("columns")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise PbrlError(
+                f"{self.where} is not a pbrl store: its {MANIFEST} lacks or garbles {error}. "
+                "Convert the data again."
+            ) from error
+        if version != VERSION:
+            raise PbrlError(
+                f"{self.where} is a store of format version {version}; this pbrl reads version "
+                f"{VERSION}. Convert the data again, or update pbrl."
+            )
+        self.columns = {name: self._map(name, entry) for name, entry in entries.items()}
+        self._check_lengths()
+        self.metadata = Metadata(path.name.removesuffix(".store"), str(path)).updated(
+            self.where, manifest.get("metadata", {})
+        )
+        size = sum(column.nbytes for column in self.columns.values())
+        if verify or (verify is None and size <= VERIFY_BYTES):
+            self.verify(entries)
+
+    def _map(self, name: str, entry: dict[str, Any]) -> NDArray[Any]:
+        try:
+            file = self.path / str(entry["file"])
+            shape = tuple(int(n) for n in entry["shape"])
+            dtype = np.dtype(entry["dtype"])
+            inside = file.resolve().is_relative_to(self.path.resolve())
+        except (KeyError, TypeError, ValueError) as error:
+            raise PbrlError(f"{self.where}: the manifest garbles column '{name}'.") from error
+        if not inside:
+            raise PbrlError(f"{self.where}: column '{name}' points outside the store.")
+        with reading(file, "a store's column"):
+            column = np.load(file, mmap_mode="r", allow_pickle=False)
+        if column.shape != shape or column.dtype != dtype:
+            raise PbrlError(
+                f"{self.where}: '{entry['file']}' holds {column.dtype} {list(column.shape)}, the "
+                f"manifest says {dtype} {list(shape)}; the store is damaged, convert again."
+            )
+        return column  # type: ignore[no-any-return]
+
+    def _check_lengths(self) -> None:
+        n, c = self.transitions, self.columns
+        dropped = len(c.get("raw/dropped_index", ()))
+        wrong = [name for name in VIEW_COLUMNS if len(c[name]) != n]
+        ranks = {"observations": 2, "actions": 2, "next_observations": 2}
+        wrong += [name for name in VIEW_COLUMNS if c[name].ndim != ranks.get(name, 1)]
+        if wrong or n == 0 or n + dropped != self.raw_rows:
+            raise PbrlError(
+                f"{self.where}: the columns do not fit together ({', '.join(wrong) or 'row count'})"
+                "; the store is damaged, convert again."
+            )
+
+    def verify(self, entries: dict[str, dict[str, Any]] | None = None) -> None:
+        """Compares every column with its checksum."""
+        if entries is None:
+            entries = json.loads((self.path / MANIFEST).read_text())["columns"]
+        digests = {}
+        for name, column in self.columns.items():
+            digest = hashlib.sha256()
+            for start in range(0, len(column), BLOCK):
+                digest.update(np.ascontiguousarray(column[start : start + BLOCK]).data)
+            digests[name] = digest.hexdigest()
+            if digests[name] != entries[name].get("sha256"):
+                raise PbrlError(
+                    f"{self.where}: '{entries[name]['file']}' does not match its checksum; the "
+                    "store is damaged, convert the data again."
+                )
+        if combine_digests({name: digests[name] for name in VIEW_COLUMNS}) != self.fingerprint:
+            raise PbrlError(f"{self.where}: the fingerprint does not match; convert again.")
+
+    def dataset(self, info: Any) -> TransitionDataset:
+        """The training view, mapped."""
+        picked = {name: self.columns[name] for name in VIEW_COLUMNS}
+        for column in picked.values():
+            _random_access(column)
+        return TransitionDataset(**picked, info=info, known_fingerprint=self.fingerprint)
+
+    def source(self) -> RowSource:
+        """The raw rows, put together again from the view and what it left out."""
+        c = self.columns
+        has_timeouts, has_next = "raw/timeouts" in c, "raw/next_index" in c
+        dropped_index = np.asarray(c["raw/dropped_index"])
+        next_index = np.asarray(c["raw/next_index"]) if has_next else None
+
+        def blocks(size: int) -> Iterator[Rows]:
+            for start in range(0, self.raw_rows, size):
+                stop = min(start + size, self.raw_rows)
+                d0, d1 = np.searchsorted(dropped_index, [start, stop])
+                gone = dropped_index[d0:d1] - start
+                keep = np.ones(stop - start, np.bool_)
+                keep[gone] = False
+                v0, v1 = start - d0, stop - d1
+                merged: dict[str, Any] = {}
+                names = ["observations", "actions", "rewards", "terminals"]
+                names += ["next_observations"] if has_next else []
+                for name in names:
+                    column = c[name]
+                    merged[name] = np.empty((stop - start, *column.shape[1:]), column.dtype)
+                    merged[name][keep] = column[v0:v1]
+                    merged[name][gone] = c[f"raw/dropped_{name}"][d0:d1]
+                if has_timeouts:
+                    merged["timeouts"] = np.empty(stop - start, np.bool_)
+                    merged["timeouts"][keep] = c["raw/timeouts"][v0:v1]
+                    merged["timeouts"][gone] = c["raw/dropped_timeouts"][d0:d1]
+                if next_index is not None:
+                    n0, n1 = np.searchsorted(next_index, [start, stop])
+                    place = next_index[n0:n1] - start
+                    merged["next_observations"][place] = c["raw/next_observations"][n0:n1]
+                yield Rows(**merged)
+
+        return RowSource(
+            self.metadata,
+            int(c["observations"].shape[1]),
+            int(c["actions"].shape[1]),
+            has_timeouts,
+            has_next,
+            blocks,
+            self.raw_rows,
+        )
+
+
+def is_store(path: Path) -> bool:
+    """Whether ``path`` is a directory with a store's manifest."""
+    return (path / MANIFEST).is_file()
+
+
+def _random_access(column: Any) -> None:
+    """Tells the kernel not to read ahead: minibatches pick rows all over the file."""
+    mapping = getattr(column, "_mmap", None)
+    if mapping is not None and hasattr(mapping, "madvise") and hasattr(mmap, "MADV_RANDOM"):
+        mapping.madvise(mmap.MADV_RANDOM)

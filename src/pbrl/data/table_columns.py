@@ -1,0 +1,162 @@
+"""Which column of a table plays which part: default names, other spellings, and the user's map."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pbrl.errors import PbrlError, unknown_name
+
+ROLES = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "timeouts",
+    "next_observations",
+    "episode",
+)
+_PREFIXES = {
+    "observations": ("obs_", "observation_", "observations_", "state_"),
+    "actions": ("action_", "actions_", "act_"),
+    "next_observations": ("next_obs_", "next_observation_", "next_observations_", "next_state_"),
+}
+_NAMES = {
+    "rewards": ("reward", "rewards"),
+    "terminals": ("terminal", "terminals", "terminated"),
+    "timeouts": ("timeout", "timeouts", "truncated"),
+    "episode": ("episode", "episode_id"),
+}
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Column names by role; ``None`` where the table has no such column.
+
+    Attributes:
+        observations: S names.
+        actions: A names.
+        rewards: one name.
+        terminals: one name.
+        timeouts: one name or None.
+        next_observations: S names or None.
+        episode: one name or None.
+        ignored: columns that play no part.
+    """
+
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    rewards: str
+    terminals: str
+    timeouts: str | None
+    next_observations: tuple[str, ...] | None
+    episode: str | None
+    ignored: tuple[str, ...]
+
+    def numeric(self) -> list[str]:
+        """Names of all columns of numbers in use, in the order of the roles."""
+        names = [*self.observations, *self.actions, self.rewards, self.terminals]
+        names += [] if self.timeouts is None else [self.timeouts]
+        names += self.next_observations or ()
+        return names
+
+
+def find_columns(
+    where: str, names: Sequence[str], mapping: Mapping[str, str | Sequence[str]] | None
+) -> TableLayout:
+    """Finds the columns of a table.
+
+    Args:
+        where: the file, for messages.
+        names: the table's column names.
+        mapping: role -> column, columns separated by commas, or ``prefix*``; roles left out are
+            found by their default names.
+    """
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise PbrlError(f"{where} has more than one column named '{twice[0]}'; rename one.")
+    mapping = dict(mapping or {})
+    for role in mapping:
+        if role not in ROLES:
+            raise unknown_name("column role", role, ROLES)
+    found: dict[str, list[str]] = {}
+    for role in ROLES:
+        if role in mapping:
+            found[role] = _mapped(where, names, role, mapping[role])
+        elif role in _PREFIXES:
+            found[role] = _numbered(where, names, _PREFIXES[role])
+        else:
+            found[role] = [name for name in names if name.lower() in _NAMES[role]][:1]
+    for role in ("observations", "actions", "rewards", "terminals"):
+        if not found[role]:
+            raise PbrlError(_missing(where, names, role))
+    for role in _NAMES:
+        if len(found[role]) > 1:
+            raise PbrlError(f"{where}: give one column for '{role}', not {len(found[role])}.")
+    following = found["next_observations"]
+    if following and len(following) != len(found["observations"]):
+        raise PbrlError(
+            f"{where} has {len(following)} columns of next observations and "
+            f"{len(found['observations'])} of observations; they must agree."
+        )
+    used = [name for role in ROLES for name in found[role]]
+    shared = sorted({name for name in used if used.count(name) > 1})
+    if shared:
+        raise PbrlError(f"{where}: column '{shared[0]}' is used for two things; map it once.")
+    return TableLayout(
+        tuple(found["observations"]),
+        tuple(found["actions"]),
+        found["rewards"][0],
+        found["terminals"][0],
+        found["timeouts"][0] if found["timeouts"] else None,
+        tuple(following) or None,
+        found["episode"][0] if found["episode"] else None,
+        tuple(name for name in names if name not in used),
+    )
+
+
+def _mapped(where: str, names: Sequence[str], role: str, wanted: str | Sequence[str]) -> list[str]:
+    listed = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    columns: list[str] = []
+    for name in (entry.strip() for entry in listed):
+        if name.endswith("*"):
+            columns += _numbered(where, names, (name[:-1],)) or [name]
+        else:
+            columns.append(name)
+    for name in columns:
+        if name not in names:
+            raise unknown_name(f"column for {role} in {where}:", name, names)
+    return columns
+
+
+def _numbered(where: str, names: Sequence[str], prefixes: tuple[str, ...]) -> list[str]:
+    """Columns ``prefix0, prefix1, …`` of the first prefix that has any, in order of number."""
+    for prefix in prefixes:
+        pattern = re.compile(re.escape(prefix) + r"(\d{1,6})", re.IGNORECASE)
+        numbered = {int(m.group(1)): name for name in names if (m := pattern.fullmatch(name))}
+        if not numbered:
+            continue
+        first = min(numbered)
+        if first > 1 or len(numbered) != max(numbered) - first + 1:
+            gap = next(i for i in range(1 if first else 0, max(numbered)) if i not in numbered)
+            raise PbrlError(
+                f"{where} lacks column '{prefix}{gap}' though it has '{prefix}{max(numbered)}'."
+            )
+        return [numbered[number] for number in sorted(numbered)]
+    return []
+
+
+def _missing(where: str, names: Sequence[str], role: str) -> str:
+    usual = _PREFIXES[role][0] + "0, …" if role in _PREFIXES else _NAMES[role][0]
+    hint = ""
+    if role == "terminals":
+        hint = (
+            " It says where an episode ended for good (1) rather than being cut (0); "
+            "a column of zeros means that none did."
+        )
+    have = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
+    return (
+        f"{where} has no column for {role} (usually '{usual}'); its columns are {have}. Name it "
+        f"with --columns {role}=NAME.{hint}"
+    )
