@@ -1,0 +1,5 @@
+"""``python -m pbrl`` is ``pbrl``."""
+
+from pbrl.cli.main import main
+
+raise SystemExit(main())

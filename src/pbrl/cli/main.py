@@ -1,0 +1,80 @@
+"""``pbrl``: finds the command, runs it, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+from pbrl.errors import PbrlError, unknown_name
+
+# Command -> (module with main(argv) -> exit code, what it is for).
+COMMANDS = {
+    "train": ("pbrl.cli.train", "train an agent from logged data"),
+    "evaluate": ("pbrl.cli.evaluate", "score a run in its environment"),
+    "probe": ("pbrl.cli.probe", "how sure a run is of five kinds of actions"),
+    "data": ("pbrl.cli.data", "inspect, convert, collect, list or download datasets"),
+    "theory": ("pbrl.cli.theory", "the paper's theory, measured"),
+    "bench": ("pbrl.cli.bench", "training speed against the machine's own limit"),
+    "reproduce": ("pbrl.cli.reproduce", "a table or figure of the paper"),
+    "sweep": ("pbrl.cli.sweep", "many runs on Ray"),
+    "report": ("pbrl.cli.report", "one HTML page from runs"),
+    "ope": ("pbrl.cli.ope", "value of a policy without an environment"),
+    "export": ("pbrl.cli.export", "ONNX policy with its uncertainty"),
+    "finetune": ("pbrl.cli.finetune", "continue a run online"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``pbrl`` with ``argv`` (the process's own when omitted); returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        from pbrl import __version__
+
+        print(f"pbrl {__version__}")
+        return 0
+    try:
+        if argv[0] not in COMMANDS:
+            raise unknown_name("command", argv[0], COMMANDS)
+        command = importlib.import_module(COMMANDS[argv[0]][0])
+        return int(command.main(argv[1:]))
+    except PbrlError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"pbrl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("pbrl: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"pbrl: the system refused: {error.strerror or error}{where}.", file=sys.stderr)
+        return 2
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "pbrl: offline reinforcement learning that knows what it does not know",
+            "",
+            "usage: pbrl COMMAND [options]; pbrl COMMAND --help shows every setting",
+            "",
+            *lines,
+            "",
+            "  --debug    show the traceback of an error",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

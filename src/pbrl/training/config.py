@@ -1,0 +1,213 @@
+"""The settings of a run, resolved and saved so that the run explains itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pbrl.algorithms import algorithm_class
+from pbrl.algorithms.base import AlgorithmConfig, require
+from pbrl.algorithms.pbrl import PBRLConfig
+from pbrl.data.preprocessing import RewardNormalization
+from pbrl.errors import PbrlError, unknown_name
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"steps": 1_000_000, "eval_every": 1000},
+    "adroit": {"steps": 1_000_000, "eval_every": 1000},
+    "fast": {"steps": 60_000},
+    "demo": {"steps": 12_000},
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run.
+
+    Attributes:
+        dataset: a name or path of logged data; the embedded demo when omitted.
+        algorithm: what to train.
+        preset: a set of defaults: paper, adroit, fast (CPUs) or demo (minutes).
+        settings: the algorithm's own settings.
+        env_id: environment to evaluate in; the dataset's own when omitted.
+        eval: evaluate in the environment during training.
+        eval_every: steps between evaluations; 0: one percent of the run, but at least 1000.
+        eval_episodes: episodes of an evaluation.
+        steps: gradient steps.
+        seed: of everything random.
+        device: auto takes CUDA where there is one.
+        threads: CPU threads; 0 decides by the machine's free cores.
+        run_dir: where the run lives; runs/<dataset>-<algorithm>-seed<seed> when omitted.
+        checkpoint_every: steps between checkpoints; 0: one percent of the run, but at least 1000.
+        keep_every: also keep every checkpoint at a multiple of this; 0 keeps the last two only.
+        log_every: steps between metric records; 0: one percent of the run, at most 1000.
+        normalize_observations: standardise observations; the algorithm's habit when omitted.
+        normalize_rewards: map rewards before training.
+        next_observations: where s' comes from: the file, the following row, or what suits.
+        action_low: declared lower bounds of the actions (one number, or one a dimension).
+        action_high: declared upper bounds of the actions.
+        clip_actions: clip data actions outside their bounds instead of refusing them.
+        tensorboard: write TensorBoard events.
+        wandb: a Weights & Biases project to log to; off when omitted.
+        tune_allocator: keep freed memory in the process (glibc); saves page faults every step.
+        compile: compile the update with torch.compile (experimental; first step takes long).
+    """
+
+    dataset: str = "demo"
+    algorithm: str = "pbrl"
+    preset: str = "paper"
+    settings: AlgorithmConfig = field(default_factory=PBRLConfig)
+    env_id: str | None = None
+    eval: bool = True
+    eval_every: int = 0
+    eval_episodes: int = 10
+    steps: int = 1_000_000
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 0
+    run_dir: Path | None = None
+    checkpoint_every: int = 0
+    keep_every: int = 0
+    log_every: int = 0
+    normalize_observations: bool | None = None
+    normalize_rewards: RewardNormalization = "none"
+    next_observations: Literal["auto", "file", "shift"] = "auto"
+    action_low: tuple[float, ...] | None = None
+    action_high: tuple[float, ...] | None = None
+    clip_actions: bool = False
+    tensorboard: bool = True
+    wandb: str | None = None
+    tune_allocator: bool = True
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        require(
+            self.eval_episodes >= 1, f"eval_episodes must be at least 1, got {self.eval_episodes}"
+        )
+        for name in ("eval_every", "checkpoint_every", "keep_every", "log_every", "threads"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative")
+        require(0 <= self.seed < 2**31, f"seed must lie in [0, 2^31), got {self.seed}")
+
+    def resolved(self) -> TrainConfig:
+        """With intervals and run directory filled in."""
+        percent = self.steps // 100
+        run_dir = self.run_dir
+        if run_dir is None:
+            stem = Path(self.dataset).name.removesuffix(".hdf5").removesuffix(".npz") or "data"
+            run_dir = Path("runs") / f"{stem}-{self.algorithm}-seed{self.seed}"
+        return dataclasses.replace(
+            self,
+            run_dir=run_dir,
+            eval_every=self.eval_every or max(1000, percent),
+            checkpoint_every=self.checkpoint_every or max(1000, percent),
+            log_every=self.log_every or max(1, min(1000, percent)),
+        )
+
+
+def make_config(
+    algorithm: str = "pbrl", preset: str = "paper", dataset: str = "demo", **overrides: Any
+) -> TrainConfig:
+    """A config from a preset; ``overrides`` may name fields of the run or of the algorithm."""
+    cls = algorithm_class(algorithm)
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, PRESETS)
+    if preset not in cls.presets:
+        raise unknown_name(f"preset for {algorithm}", preset, cls.presets)
+    run_fields, own_fields = _hints(TrainConfig), _hints(cls.Config)
+    for fixed in ("settings", "algorithm", "preset", "dataset"):
+        run_fields.pop(fixed)
+    values = dict(PRESETS[preset])
+    own = dict(cls.presets[preset])
+    if preset == "paper":
+        own |= cls.dataset_overrides(Path(dataset).name)
+    for name, value in overrides.items():
+        if name in run_fields:
+            values[name] = _restore(value, run_fields[name], f"The setting '{name}'")
+        elif name in own_fields:
+            own[name] = _restore(value, own_fields[name], f"The setting '{name}'")
+        else:
+            raise unknown_name("setting", name, run_fields | own_fields)
+    return TrainConfig(
+        dataset=dataset, algorithm=algorithm, preset=preset, settings=cls.Config(**own), **values
+    )
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A config dataclass as a JSON object."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            value = to_json(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Path):
+            value = str(value)
+        out[f.name] = value
+    return out
+
+
+def from_json(values: dict[str, Any], where: str = "config") -> TrainConfig:
+    """The inverse of ``to_json`` for a ``TrainConfig``; unknown names are refused."""
+    if not isinstance(values, dict):
+        raise PbrlError(f"{where} must be a JSON object of settings.")
+    values = dict(values)
+    algorithm = values.get("algorithm", "pbrl")
+    cls = algorithm_class(algorithm)
+    own = values.pop("settings", {})
+    if not isinstance(own, dict):
+        raise PbrlError(f"{where}: 'settings' must be a JSON object.")
+    flat = {**values, **own}
+    for name in ("algorithm", "preset", "dataset"):
+        flat.pop(name, None)
+    return make_config(
+        algorithm, values.get("preset", "paper"), values.get("dataset", "demo"), **flat
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        values = json.loads(path.read_text())
+    except OSError as error:
+        raise PbrlError(f"Cannot read the config file {path}: {error.strerror}.") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise PbrlError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise PbrlError(f"{path} must hold one JSON object of settings.")
+    return values
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _restore(value: Any, hint: Any, where: str) -> Any:
+    """Give a value the type its field declares (JSON has no tuples and no paths), or refuse."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in options:
+            try:
+                return _restore(value, option, where)
+            except PbrlError:
+                continue
+    elif origin is Literal:
+        if value in options and type(value) is type(options[options.index(value)]):
+            return value
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(_restore(item, options[0], where) for item in value)
+    elif hint is Path and isinstance(value, str | Path):
+        return Path(value)
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif hint is type(None) and value is None:
+        return None
+    elif isinstance(hint, type) and isinstance(value, hint) and type(value) is hint:
+        return value
+    raise PbrlError(f"{where} cannot be {value!r}.")
