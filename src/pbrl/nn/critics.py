@@ -70,10 +70,12 @@ class Critics(nn.Module):
         """Q of all members without gradients, ``[K, B]``."""
         return self._values(torch.cat([observations, actions], dim=1))
 
-    def regress(self, observations: Tensor, actions: Tensor, loss: ChunkLoss) -> Tensor:
+    def regress(
+        self, observations: Tensor, actions: Tensor, loss: ChunkLoss, *, group: int = 1
+    ) -> Tensor:
         """Add the gradient of a row-wise ``loss(Q [K, n], rows)`` to the weights' ``.grad``."""
         x = torch.cat([observations, actions], dim=1)
-        return self.main.regress(x, loss, offset=self._prior_values(x))
+        return self.main.regress(x, loss, offset=self._prior_values(x), group=group)
 
     def extreme(self, observations: Tensor, actions: Tensor, largest: bool = False) -> Tensor:
         """Lowest (highest) member of every row, ``[B]``; gradients reach the actions only."""

@@ -1,8 +1,8 @@
 """K multi-layer perceptrons as one stack of matrices: the one fast kernel of the package.
 
 Every layer holds the weights of all members, ``[K, in, out]``, so that one batched matrix product
-serves the whole ensemble. The scalar head is stored as a row, ``[K, 1, H]``: ``w @ h.mT`` is several
-times faster than ``h @ w`` with a single column.
+serves the whole ensemble. The scalar head is stored as a row, ``[K, 1, H]``: ``w @ h.mT`` is
+several times faster than ``h @ w`` with a single column.
 
 There are four ways through the same weights:
 
@@ -19,12 +19,13 @@ All agree with plain automatic differentiation; tests/nn/test_ensemble.py holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from pbrl.nn.init import CRITIC_HEAD_BOUND, HIDDEN_BIAS, fan_in_bound, uniform_
+from pbrl.nn.init import CRITIC_HEAD_BOUND, Init, hidden_bias_, hidden_bound, uniform_
 
 Activation = Literal["relu", "silu"]
 # Loss of a chunk: (values [K, n] of these rows, which rows) -> scalar.
@@ -44,6 +45,7 @@ class EnsembleMLP(nn.Module):
         out_dim: outputs of a member; with 1 the output axis is dropped.
         activation: of the hidden layers.
         head_bound: the last layer starts in Unif(-bound, bound); None: like a hidden layer.
+        init: of the hidden layers, see ``pbrl.nn.init``.
         layer_norm: normalise hidden activations (before the activation function), without affine.
         dropout: probability of dropping a hidden unit; active whenever it is not zero, also in
             evaluation (Monte Carlo dropout), drawn from ``dropout_generator``.
@@ -61,6 +63,7 @@ class EnsembleMLP(nn.Module):
         *,
         activation: Activation = "relu",
         head_bound: float | None = CRITIC_HEAD_BOUND,
+        init: Init = "rlkit",
         layer_norm: bool = False,
         dropout: float = 0.0,
         spectral_norm: Sequence[int] = (),
@@ -79,18 +82,20 @@ class EnsembleMLP(nn.Module):
         widths = [in_dim, *self.hidden]
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(members, fan_in, fan_out))
-            for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True)
+            for fan_in, fan_out in pairwise(widths)
         )
         self.biases = nn.ParameterList(
-            nn.Parameter(torch.full((members, 1, width), HIDDEN_BIAS)) for width in self.hidden
+            nn.Parameter(torch.empty(members, 1, width)) for width in self.hidden
         )
         self.head_weight = nn.Parameter(torch.empty(members, out_dim, widths[-1]))
         self.head_bias = nn.Parameter(torch.zeros(members, out_dim, 1))
-        for weight in self.weights:
-            uniform_(weight, fan_in_bound(weight.shape[2]), generator)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            fan_in, fan_out = weight.shape[1:]
+            uniform_(weight, hidden_bound(init, fan_in, fan_out), generator)
+            hidden_bias_(bias, init, fan_in, generator)
         if head_bound is None:
-            head_bound = fan_in_bound(widths[-1])
-            nn.init.constant_(self.head_bias, HIDDEN_BIAS)
+            head_bound = hidden_bound("fan-in", widths[-1], out_dim)
+            hidden_bias_(self.head_bias, init, widths[-1], generator)
         else:
             uniform_(self.head_bias, head_bound, generator)
         uniform_(self.head_weight, head_bound, generator)
@@ -168,7 +173,7 @@ class EnsembleMLP(nn.Module):
 
     @torch.no_grad()
     def values(self, x: Tensor) -> Tensor:
-        """``forward`` without gradients, ``[N, in]`` -> ``[K, N]``, in chunks and reused buffers."""
+        """``forward`` without gradients, ``[N, in]`` -> ``[K, N]``, in chunks, buffers reused."""
         if not self._plain_relu or self.out_dim != 1:
             return self.forward(x)
         weights = self._effective_weights()
@@ -187,18 +192,26 @@ class EnsembleMLP(nn.Module):
             largest: take the highest member instead.
         """
         chosen = values.argmax(0) if largest else values.argmin(0)  # [N]
-        weights = [weight.detach() for weight in self._effective_weights()]
+        weights = self._effective_weights()
         order = chosen.argsort()
         counts = torch.bincount(chosen, minlength=self.members).tolist()
-        pieces = []
-        for member, rows in enumerate(order.split(counts)):
-            if len(rows):
-                h = x[rows]
-                for weight, bias in zip(weights[:-1], self.biases, strict=True):
-                    h = self._activate(torch.addmm(bias.detach()[member], h, weight[member]))
-                out = h @ weights[-1][member].mT + self.head_bias.detach()[member]
-                pieces.append(out.squeeze(1))
+        pieces = [
+            self._member(x[rows], member, weights)
+            for member, rows in enumerate(order.split(counts))
+            if len(rows)
+        ]
         return torch.cat(pieces)[order.argsort()]
+
+    def member(self, x: Tensor, member: int) -> Tensor:
+        """One member's values, ``[N, in]`` -> ``[N]``; gradients reach ``x`` only."""
+        return self._member(x, member, self._effective_weights())
+
+    def _member(self, h: Tensor, member: int, weights: list[Tensor]) -> Tensor:
+        for weight, bias in zip(weights[:-1], self.biases, strict=True):
+            bias, weight = bias.detach()[member], weight.detach()[member]
+            h = self._activate(torch.addmm(bias, h, weight))
+        head, head_bias = weights[-1].detach()[member], self.head_bias.detach()[member]
+        return (h @ head.mT + head_bias).squeeze(1)
 
     def _activate(self, z: Tensor) -> Tensor:
         if self.layer_norm:
@@ -212,7 +225,9 @@ class EnsembleMLP(nn.Module):
 
     # ---------------------------------------------------------------- chunked training
 
-    def regress(self, x: Tensor, loss: ChunkLoss, *, offset: Tensor | None = None) -> Tensor:
+    def regress(
+        self, x: Tensor, loss: ChunkLoss, *, offset: Tensor | None = None, group: int = 1
+    ) -> Tensor:
         """Add the gradient of ``sum of loss(values, rows)`` over chunks of rows to ``.grad``.
 
         The loss must be a sum over rows, so that chunks can be taken one after another: what a row
@@ -222,6 +237,7 @@ class EnsembleMLP(nn.Module):
             x: ``[N, in]``, no gradient is passed to it.
             loss: maps the values ``[K, n]`` of a chunk and its row range to a scalar.
             offset: ``[K, N]`` added to the values (a random prior's).
+            group: this many neighbouring rows stay in one chunk, for a loss over groups of rows.
 
         Returns:
             The total loss, a 0-dim tensor.
@@ -229,17 +245,17 @@ class EnsembleMLP(nn.Module):
         total = torch.zeros((), device=x.device, dtype=x.dtype)
         weights = self._effective_weights()
         gradients = [torch.zeros_like(w) for w in weights] if self.spectral_layers else []
-        for part in self._chunks(x):
+        for part in self._chunks(x, group):
             shift = None if offset is None else offset[:, part]
             if self._plain_relu:
                 total += self._regress_chunk(x[part], part, loss, weights, gradients, shift)
             else:
                 values = self.forward(x[part])
                 value = loss(values if shift is None else values + shift, part)
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
                 total += value.detach()
         for layer in self.spectral_layers:
-            weights[layer].backward(gradients[layer])  # type: ignore[no-untyped-call]
+            weights[layer].backward(gradients[layer])
         return total
 
     @torch.no_grad()
@@ -289,12 +305,14 @@ class EnsembleMLP(nn.Module):
                 gradient = torch.bmm(gradient, weights[layer].mT, out=free)
         return value.detach()
 
-    def _chunks(self, x: Tensor) -> list[slice]:
+    def _chunks(self, x: Tensor, group: int = 1) -> list[slice]:
         """Row ranges of nearly equal size: a short last one would use the cores badly."""
         rows = len(x)
         step = self.chunk_rows if x.device.type == "cpu" else max(rows, 1)
         count = max(1, -(-rows // step))
-        return [slice(rows * i // count, rows * (i + 1) // count) for i in range(count)]
+        groups = rows // group
+        edges = [groups * i // count * group for i in range(count)] + [rows]
+        return [slice(a, b) for a, b in pairwise(edges) if a < b]
 
     def _hidden_layers(self, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
         """Hidden activations of the rows ``x`` in reused buffers, ``[K, n, H]`` each."""

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pbrl.nn.init import HIDDEN_BIAS, POLICY_HEAD_BOUND, fan_in_bound, uniform_
+from pbrl.nn.init import POLICY_HEAD_BOUND, Init, hidden_bias_, hidden_bound, uniform_
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class MLP(nn.Module):
-    """A plain ReLU network with rlkit's initialisation, ``[..., in] -> [..., out]``."""
+    """A plain ReLU network, ``[..., in] -> [..., out]``.
+
+    Args:
+        in_dim: input features.
+        hidden: units of the hidden layers.
+        out_dim: outputs.
+        head_bound: the last layer starts in Unif(-bound, bound); None: like torch's default.
+        init: of the hidden layers, see ``pbrl.nn.init``.
+        generator: source of the initial weights.
+    """
 
     def __init__(
         self,
@@ -22,19 +32,21 @@ class MLP(nn.Module):
         hidden: tuple[int, ...],
         out_dim: int,
         *,
-        head_bound: float = POLICY_HEAD_BOUND,
+        head_bound: float | None = POLICY_HEAD_BOUND,
+        init: Init = "rlkit",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         widths = [in_dim, *hidden]
-        self.layers = nn.ModuleList(
-            nn.Linear(fan_in, fan_out)
-            for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True)
-        )
+        layers = [nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(widths)]
+        self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(widths[-1], out_dim)
-        for layer in self.layers:
-            uniform_(layer.weight, fan_in_bound(layer.weight.shape[0]), generator)
-            nn.init.constant_(layer.bias, HIDDEN_BIAS)
+        for layer in layers:
+            fan_out, fan_in = layer.weight.shape
+            uniform_(layer.weight, hidden_bound(init, fan_in, fan_out), generator)
+            hidden_bias_(layer.bias, init, fan_in, generator)
+        if head_bound is None:
+            head_bound = hidden_bound("torch", widths[-1], out_dim)
         uniform_(self.head.weight, head_bound, generator)
         uniform_(self.head.bias, head_bound, generator)
 
@@ -106,10 +118,19 @@ class DeterministicPolicy(nn.Module):
         action_dim: int,
         hidden: tuple[int, ...] = (256, 256),
         *,
+        head_bound: float | None = POLICY_HEAD_BOUND,
+        init: Init = "rlkit",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.network = MLP(observation_dim, hidden, action_dim, generator=generator)
+        self.network = MLP(
+            observation_dim,
+            hidden,
+            action_dim,
+            head_bound=head_bound,
+            init=init,
+            generator=generator,
+        )
 
     def forward(self, observations: Tensor) -> Tensor:
         """``[B, S] -> [B, A]``."""
