@@ -159,9 +159,12 @@ def test_the_environment_as_shipped_does_not_pass_the_same_check(
     real_data: Path, name: str
 ) -> None:
     task, source = SLICES[name]
+    if task == "pen" and mujoco_version() < (3, 3, 0):
+        pytest.skip("this MuJoCo still makes contacts as D4RL's did")
     data = read_slice(real_data / "d4rl-slices" / f"{name}.hdf5")
-    errors = replay(make_env(as_shipped(TASKS[task][1])), source, data)
-    assert errors.share_apart() > 0.25
+    _, shipped, bound = TASKS[task]
+    errors = replay(make_env(as_shipped(shipped)), source, data)
+    assert errors.median() > 10 * bound or errors.share_apart() > 0.25
 
 
 @pytest.mark.parametrize("left_out", ["restore_capsule_inertia", "restore_contact_margin"])

@@ -1,8 +1,7 @@
 """Hopper, Walker2d and HalfCheetah as D4RL recorded them.
 
-Gymnasium's v4 classes have D4RL's models, rewards and terminations; the physics is put back to that
-of the MuJoCo of the time. Steps give the same numbers as Gymnasium's own code, without the work
-that nothing here reads.
+Gymnasium's v4 classes have D4RL's models, rewards and terminations, and step as they are; only the
+physics is put back to that of the MuJoCo of the time.
 """
 
 from __future__ import annotations

@@ -71,6 +71,10 @@ def restore_capsule_inertia(model: Any, data: Any, total_mass: float | None = No
     # makes such a mark wrong, and leaving the marks out is always right.
     model.body_sameframe[:] = 0
     model.geom_sameframe[:] = 0
+    # Bounding boxes for the mid-phase of collision detection are kept in the old inertial frames
+    # and would miss contacts (MuJoCo 3.4 does); without the mid-phase every pair is looked at.
+    if hasattr(mujoco.mjtDisableBit, "mjDSBL_MIDPHASE"):
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     if total_mass is not None:
         mujoco.mj_setTotalmass(model, total_mass)
     mujoco.mj_setConst(model, data)
