@@ -1,12 +1,20 @@
 """Algorithms by name."""
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig
+from pbrl.algorithms.bc import BC
+from pbrl.algorithms.bear import BEAR
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.algorithms.td3bc import TD3BC
 from pbrl.errors import unknown_name
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    algorithm.name: algorithm for algorithm in (PBRL, PBRLPrior)
-}
+_CLASSES: tuple[type[Algorithm], ...] = (
+    PBRL,
+    PBRLPrior,
+    BC,
+    TD3BC,
+    BEAR,
+)
+ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
