@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +26,20 @@ class AlgorithmConfig:
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+        for field in fields(self):
+            _check_common(field.name, getattr(self, field.name))
+
+
+def _check_common(name: str, value: Any) -> None:
+    """Refuse impossible values of settings that mean the same in every algorithm."""
+    if name in ("hidden", "policy_hidden"):
+        require(len(value) > 0 and min(value) > 0, f"{name} needs positive layer sizes")
+    elif name == "gamma":
+        require(0 < value < 1, f"gamma must lie between 0 and 1, got {value}")
+    elif name == "tau":
+        require(0 < value <= 1, f"tau must lie in (0, 1], got {value}")
+    elif name.endswith("_lr"):
+        require(value > 0, f"{name} must be positive, got {value}")
 
 
 def require(condition: bool, complaint: str) -> None:
@@ -140,11 +154,6 @@ class Algorithm:
     @classmethod
     def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
         """Settings the original authors chose for this dataset, on top of the paper preset."""
-        return {}
-
-    @classmethod
-    def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
-        """Config overrides that the authors used on this dataset, for the preset "paper"."""
         return {}
 
     def prepare(self, data: TrainingData) -> list[str]:

@@ -1,0 +1,110 @@
+"""BC: behaviour cloning, the yardstick every offline algorithm should beat.
+
+Two forms: a deterministic policy fitted by squared error (the one CORL and TD3+BC's authors run),
+and a tanh-Gaussian policy fitted by maximum likelihood (D4RL's).
+
+Shapes: B rows of a minibatch, S observation and A action dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.data.training_data import Batch
+from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
+
+# Logged actions at the edge of the box have no finite pre-image under tanh.
+EDGE = 1 - 1e-6
+
+
+@dataclass(frozen=True)
+class BCConfig(AlgorithmConfig):
+    """Settings of behaviour cloning.
+
+    Attributes:
+        hidden: hidden units of the policy.
+        policy: deterministic, fitted by squared error, or gaussian (tanh-Gaussian), fitted by
+            maximum likelihood.
+        actor_lr: Adam's rate.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    policy: Literal["deterministic", "gaussian"] = "deterministic"
+    actor_lr: float = 3e-4
+
+
+class BC(Algorithm):
+    """Behaviour cloning: supervised learning of the logged actions."""
+
+    name = "bc"
+    Config = BCConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "adroit": {},
+        "fast": {},
+        "demo": {"hidden": (64, 64), "actor_lr": 1e-3},
+    }
+    normalize_observations = True
+    has_critics = False
+    config: BCConfig
+
+    def _build(self) -> None:
+        c, s, a = self.config, self.observation_dim, self.action_dim
+        self.policy: DeterministicPolicy | TanhGaussianPolicy
+        if c.policy == "deterministic":
+            self.policy = DeterministicPolicy(
+                s, a, c.hidden, head_bound=None, init="torch", generator=self.init_generator
+            )
+        else:
+            self.policy = TanhGaussianPolicy(s, a, c.hidden, generator=self.init_generator)
+
+    def _build_optimizers(self) -> None:
+        self.actor_optimizer = adam(self.policy.parameters(), self.config.actor_lr)
+
+    def _update(self, batch: Batch) -> dict[str, Tensor]:
+        s, a = batch.observations, batch.actions  # [B, S] [B, A]
+        if isinstance(self.policy, DeterministicPolicy):
+            loss = functional.mse_loss(self.policy(s), a)
+        else:
+            mean, log_std = self.policy(s)
+            loss = -self.policy.log_prob(mean, log_std, a.clamp(-EDGE, EDGE).atanh()).mean()
+        self.actor_optimizer.zero_grad()
+        loss.backward()
+        self.actor_optimizer.step()
+        return {"actor_loss": loss.detach()}
+
+    @torch.no_grad()
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The cloned action, or a draw where the policy is Gaussian, ``[B, S] -> [B, A]``."""
+        if isinstance(self.policy, DeterministicPolicy):
+            action: Tensor = self.policy(observations)
+            return action
+        mean, log_std = self.policy(observations)
+        if deterministic:
+            return torch.tanh(mean)
+        return torch.tanh(self.policy.sample(mean, log_std, generator))
+
+    @torch.no_grad()
+    def diagnostics(self, batch: Batch) -> dict[str, Tensor]:
+        """Squared error of the deterministic action, comparable between both forms."""
+        return {"action_error": functional.mse_loss(self.act(batch.observations), batch.actions)}
+
+    def networks(self) -> dict[str, nn.Module]:
+        """The policy."""
+        return {"policy": self.policy}
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """The policy's."""
+        return {"actor": self.actor_optimizer}
