@@ -1,7 +1,7 @@
 """PBRL and PBRL-Prior: pessimistic bootstrapping for uncertainty-driven offline RL.
 
-Bai et al., ICLR 2022, https://arxiv.org/abs/2202.11566. Equation numbers are the paper's; the update
-below reads like its Algorithm 1. Where we depart from the paper or from the authors' code, a
+Bai et al., ICLR 2022, https://arxiv.org/abs/2202.11566. Equation numbers are the paper's; the
+update below reads like its Algorithm 1. Where we depart from the paper or from the authors' code, a
 comment says so; docs/implementation-details.md lists every such place.
 
 Shapes: B rows of a minibatch, S observation and A action dimensions, K critics, N OOD actions.
@@ -162,9 +162,9 @@ class PBRL(Algorithm):
         self.targets.requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
         self.target_entropy = -a if c.target_entropy is None else c.target_entropy
-        self.floor = None if c.ood_floor == "none" else c.ood_floor
-        if self.floor == "auto":
-            self.floor = 0.0  # until prepare() has seen the rewards
+        self.floor: float | None = None
+        if c.ood_floor != "none":  # auto: zero until prepare() has seen the rewards
+            self.floor = 0.0 if c.ood_floor == "auto" else c.ood_floor
         self.schedule = self._make_schedule()
 
     def _make_critics(self) -> Critics:
@@ -250,7 +250,7 @@ class PBRL(Algorithm):
         gap = (log_pi + self.target_entropy).detach()
         alpha_loss = -(self.log_alpha * gap).mean()
         self.alpha_optimizer.zero_grad()
-        alpha_loss.backward()  # type: ignore[no-untyped-call]
+        alpha_loss.backward()
         self.alpha_optimizer.step()
         alpha = self.log_alpha.detach().exp()
 
@@ -293,7 +293,7 @@ class PBRL(Algorithm):
             q_pi = self.critics.extreme(s, a_pi, largest=c.actor_objective == "max")
         actor_loss = (alpha * log_pi - q_pi).mean()
         self.actor_optimizer.zero_grad()
-        actor_loss.backward()  # type: ignore[no-untyped-call]
+        actor_loss.backward()
         self.actor_optimizer.step()
 
         self.targets.move_towards(self.critics, c.tau)

@@ -1,4 +1,4 @@
-"""The penalty weight beta_ood during a run (paper: appendix B; SPEC names follow the authors' code).
+"""The penalty weight beta_ood during a run (paper: appendix B, and the authors' code).
 
 Every schedule is written in fractions of the run, so that a run of any length is well defined and
 one of 1M steps has the paper's values: linear over the first 50K, then down to the end.
@@ -20,6 +20,7 @@ class Constant:
     value: float
 
     def __call__(self, step: int) -> float:
+        """beta_ood at ``step``."""
         return self.value
 
     def record(self, step: int, q_policy: Tensor) -> None:
@@ -44,11 +45,12 @@ class LinearThenExponential:
     total_steps: int
 
     def __call__(self, step: int) -> float:
+        """beta_ood at ``step``."""
         if step < self.linear_steps:
             return self.start + (self.middle - self.start) * step / self.linear_steps
         rest = max(1, self.total_steps - self.linear_steps)
         progress = min(1.0, (step - self.linear_steps) / rest)
-        return self.middle * (self.end / self.middle) ** progress
+        return self.middle * float((self.end / self.middle) ** progress)
 
     def record(self, step: int, q_policy: Tensor) -> None:
         """Nothing to adapt."""
@@ -82,6 +84,7 @@ class Adaptive:
         self.records: list[float] = []
 
     def __call__(self, step: int) -> float:
+        """beta_ood at ``step``."""
         if step < self.linear_steps:
             return self.start + (self.middle - self.start) * step / self.linear_steps
         return self.value

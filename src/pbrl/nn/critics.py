@@ -60,7 +60,7 @@ class Critics(nn.Module):
         ``frozen`` passes gradients to the actions only, not to the weights.
         """
         x = torch.cat([observations, actions], dim=1)
-        values = self.main(x, frozen=frozen)
+        values: Tensor = self.main(x, frozen=frozen)
         if self.prior is not None:
             assert self.prior_scale is not None
             values = values + self.prior_scale * self.prior(x)
@@ -82,8 +82,8 @@ class Critics(nn.Module):
         x = torch.cat([observations, actions], dim=1)
         if x.device.type != "cpu" or not self.main.deterministic:
             # Grouping rows by member needs their number on the host: not on a GPU.
-            values = self(observations, actions, frozen=True)
-            return values.amax(0) if largest else values.amin(0)
+            every: Tensor = self(observations, actions, frozen=True)
+            return every.amax(0) if largest else every.amin(0)
         values = self._values(x.detach())
         lowest = self.main.extreme(x, values, largest)
         if self.prior is not None:
@@ -109,6 +109,6 @@ class Critics(nn.Module):
     @torch.no_grad()
     def move_towards(self, other: Critics, rate: float) -> None:
         """Target update: this <- (1 - rate) * this + rate * other."""
-        torch._foreach_lerp_(self.trained_parameters(), other.trained_parameters(), rate)
+        torch._foreach_lerp_(list(self.main.parameters()), list(other.main.parameters()), rate)
         for mine, theirs in zip(self.main.buffers(), other.main.buffers(), strict=True):
             mine.copy_(theirs)

@@ -337,9 +337,8 @@ class EnsembleMLP(nn.Module):
 
 def mask_(gradient: Tensor, activation: Tensor) -> Tensor:
     """Zero ``gradient`` in place where the ReLU's output ``activation`` is zero."""
-    return torch.ops.aten.threshold_backward.grad_input(
-        gradient, activation, 0, grad_input=gradient
-    )
+    torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)
+    return gradient
 
 
 class _StackedReLU(torch.autograd.Function):

@@ -158,7 +158,6 @@ def from_json(values: dict[str, Any], where: str = "config") -> TrainConfig:
         raise PbrlError(f"{where} must be a JSON object of settings.")
     values = dict(values)
     algorithm = values.get("algorithm", "pbrl")
-    cls = algorithm_class(algorithm)
     own = values.pop("settings", {})
     if not isinstance(own, dict):
         raise PbrlError(f"{where}: 'settings' must be a JSON object.")

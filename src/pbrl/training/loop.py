@@ -259,6 +259,7 @@ def _open_session(
         "versions": versions(),
         "git_revision": git_revision(),
     }
+    assert config.run_dir is not None
     run = Run(config.run_dir, info)
 
     data = TrainingData(dataset, preprocessing, device)

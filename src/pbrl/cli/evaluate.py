@@ -1,0 +1,76 @@
+"""``pbrl evaluate``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from pbrl.errors import PbrlError
+from pbrl.evaluation.rollout import Evaluator
+from pbrl.training.files import write_json
+from pbrl.training.run import Run
+
+
+@dataclass(frozen=True)
+class EvaluateArguments:
+    """Score a run in its environment and write evaluation.json into it.
+
+    Attributes:
+        run: the run directory.
+        episodes: how many episodes to play.
+        seed: of the initial states.
+        step: a kept checkpoint; the newest when omitted.
+        env_id: another environment than the run's own.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    episodes: int = 20
+    seed: int = 0
+    step: int | None = None
+    env_id: str | None = None
+
+
+def main(argv: list[str]) -> int:
+    """Run ``pbrl evaluate`` with these words; returns the exit code."""
+    arguments = tyro.cli(EvaluateArguments, args=argv, prog="pbrl evaluate")
+    run = Run.open(arguments.run)
+    env_id = arguments.env_id or run.env_id
+    if env_id is None:
+        raise PbrlError("This run knows no environment; name one with --env-id.")
+    agent = run.agent(arguments.step)
+    evaluator = Evaluator(env_id, run.reference_scores)
+    evaluator.require_spaces(agent.observation_dim, agent.action_dim)
+    result = evaluator.evaluate(agent.act, arguments.episodes, arguments.seed)
+    evaluator.close()
+    values = {
+        "env_id": env_id,
+        "episodes": arguments.episodes,
+        "seed": arguments.seed,
+        "step": arguments.step,
+        **result.summary(),
+        "returns": result.returns.tolist(),
+        "lengths": result.lengths.tolist(),
+        "scores": None if result.scores is None else result.scores.tolist(),
+        "score_source": run.info["data"]["score_source"],
+    }
+    write_json(run.path / "evaluation.json", values)
+
+    table = Table("measure", "mean", "std", "min", "max", title=f"{run.path.name} in {env_id}")
+    rows = {"return": result.returns, "episode length": result.lengths}
+    if result.scores is not None:
+        rows[f"normalised score ({run.info['data']['score_source']})"] = result.scores
+    for label, numbers in rows.items():
+        table.add_row(
+            label,
+            *(f"{x:.1f}" for x in (numbers.mean(), numbers.std(), numbers.min(), numbers.max())),
+        )
+    console = Console()
+    console.print(table)
+    behaviour = run.info["data"]["behaviour_return_mean"]
+    console.print(f"The data's own mean return: {behaviour:.1f}", highlight=False)
+    return 0

@@ -1,0 +1,140 @@
+"""``pbrl train``."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from pbrl.algorithms import ALGORITHMS
+from pbrl.errors import PbrlError
+from pbrl.training.config import (
+    PRESETS,
+    TrainConfig,
+    from_json,
+    make_config,
+    read_config,
+)
+from pbrl.training.run import CONFIG
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train an agent from logged data.
+
+    Attributes:
+        run: settings of the run and of the algorithm.
+        config: a JSON file of settings (or a run's config.json); flags given beside it win.
+        resume: go on with the run in --run-dir; the settings are its own.
+        seeds: several seeds, e.g. 0,1,2: a process each under --run-dir/seed_N.
+        hours: fix --steps so that training takes about this long, by measuring a few steps first.
+        quiet: print nothing but errors.
+    """
+
+    run: Annotated[TrainConfig, tyro.conf.OmitArgPrefixes]
+    config: Path | None = None
+    resume: bool = False
+    seeds: str | None = None
+    hours: float | None = None
+    quiet: bool = False
+
+
+def main(argv: list[str]) -> int:
+    """Run ``pbrl train`` with these words; returns the exit code."""
+    defaults = _defaults(argv)
+    arguments = tyro.cli(
+        TrainArguments,
+        args=argv,
+        default=TrainArguments(defaults),
+        prog="pbrl train",
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+    )
+    config = arguments.run
+    console = Console(stderr=True)
+    from pbrl.training.loop import run_training
+    from pbrl.training.seeds import train_seeds
+
+    if arguments.seeds is not None:
+        summary = train_seeds(
+            config, _seeds(arguments.seeds), resume=arguments.resume, console=console
+        )
+        _print_seeds(summary)
+        return 0
+    if arguments.hours is not None and not (arguments.resume and _stored(config.run_dir)):
+        from pbrl.training.budget import steps_for_hours
+
+        steps = steps_for_hours(config, arguments.hours)
+        config = dataclasses.replace(config, steps=steps)
+        if not arguments.quiet:
+            console.print(f"{arguments.hours:g} hours here are about {steps:,} steps.")
+    run = run_training(config, resume=arguments.resume, quiet=arguments.quiet, console=console)
+    if not arguments.quiet:
+        from pbrl.cli.show import show_run
+
+        show_run(run, Console())
+    return 0
+
+
+def _defaults(argv: list[str]) -> TrainConfig:
+    """What flags that are not given stand at: the stored run, the config file, or the preset."""
+    words = _words(argv, ("algorithm", "preset", "dataset", "config", "run-dir"))
+    named = {k: v for k, v in words.items() if k in ("algorithm", "preset", "dataset")}
+    if "--resume" in argv and (stored := _stored(words.get("run-dir"))) is not None:
+        return stored
+    if "config" in words:
+        values = read_config(Path(words["config"]))
+        values = values.get("config", values)  # a run's config.json keeps its settings inside
+        return from_json({**values, **named}, words["config"])
+    preset = words.get("preset", "paper" if "dataset" in words else "demo")
+    return make_config(words.get("algorithm", "pbrl"), preset, words.get("dataset", "demo"))
+
+
+def _stored(run_dir: str | Path | None) -> TrainConfig | None:
+    if run_dir is None or not (Path(run_dir) / CONFIG).is_file():
+        return None
+    file = Path(run_dir) / CONFIG
+    config = from_json(read_config(file)["config"], str(file))
+    return dataclasses.replace(config, run_dir=Path(run_dir), threads=0)
+
+
+def _words(argv: list[str], names: tuple[str, ...]) -> dict[str, str]:
+    """Values of these flags, read before the full parser knows which settings exist."""
+    found: dict[str, str] = {}
+    for i, word in enumerate(argv):
+        for name in names:
+            flags = (f"--{name}", f"--{name.replace('-', '_')}")
+            if word in flags and i + 1 < len(argv):
+                found[name] = argv[i + 1]
+            elif word.startswith(tuple(f"{flag}=" for flag in flags)):
+                found[name] = word.split("=", 1)[1]
+    return found
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(word) for word in text.replace(" ", "").split(",")]
+    except ValueError as error:
+        raise PbrlError(f"--seeds takes whole numbers like 0,1,2; got '{text}'.") from error
+    if len(set(seeds)) != len(seeds) or min(seeds) < 0:
+        raise PbrlError(f"--seeds takes different numbers that are not negative; got '{text}'.")
+    return seeds
+
+
+def _print_seeds(summary: dict[str, Any]) -> None:
+    console = Console()
+    for measure, label in (("return_mean", "return"), ("score_mean", "normalised score")):
+        if measure in summary:
+            values = summary[measure]
+            listed = ", ".join(f"{x:.1f}" for x in values["by_seed"])
+            console.print(
+                f"{label} over {len(values['by_seed'])} seeds: {values['mean']:.1f} "
+                f"± {values['std']:.1f} ({listed})",
+                highlight=False,
+            )
+
+
+__all__ = ["ALGORITHMS", "PRESETS", "main"]

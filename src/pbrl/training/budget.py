@@ -1,0 +1,44 @@
+"""How many steps fit into an hour, measured on this machine with this config."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from pbrl.algorithms import algorithm_class
+from pbrl.data import load_dataset
+from pbrl.data.training_data import TrainingData
+from pbrl.errors import PbrlError
+from pbrl.training.config import TrainConfig
+from pbrl.training.machine import keep_freed_memory, pick_device, use_threads
+
+WARM_UP, LEAST_STEPS, LEAST_SECONDS = 5, 20, 5.0
+# Share of the time left for updates after evaluations, checkpoints and logging.
+USABLE = 0.9
+
+
+def steps_for_hours(config: TrainConfig, hours: float) -> int:
+    """Gradient steps of ``config`` that take about ``hours`` here, in whole hundreds."""
+    if not hours > 0:
+        raise PbrlError(f"--hours must be positive, got {hours:g}.")
+    use_threads(config.threads)
+    device = pick_device(config.device)
+    if config.tune_allocator and device == "cpu":
+        keep_freed_memory()
+    dataset = load_dataset(
+        config.dataset, clip_actions=config.clip_actions, env_id=config.env_id,
+        action_low=config.action_low, action_high=config.action_high,
+    )  # fmt: skip
+    data = TrainingData(dataset, device=device)
+    algorithm = algorithm_class(config.algorithm)(config.settings, device=device)
+    algorithm.prepare(data)
+    generator = torch.Generator(device if not dataset.memory_mapped else "cpu").manual_seed(0)
+    start, steps = 0.0, -WARM_UP
+    while steps < LEAST_STEPS or time.monotonic() - start < LEAST_SECONDS:
+        if steps == 0:
+            start = time.monotonic()
+        algorithm.update(data.sample(config.settings.batch_size, generator))
+        steps += 1
+    seconds = (time.monotonic() - start) / steps
+    return max(100, round(USABLE * hours * 3600 / seconds / 100) * 100)

@@ -1,0 +1,129 @@
+"""Several seeds of one config in one command: a process each, as many at a time as cores allow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pbrl.errors import PbrlError
+from pbrl.training.config import TrainConfig, to_json
+from pbrl.training.files import write_json
+from pbrl.training.machine import free_cores
+from pbrl.training.metrics import read_metrics
+from pbrl.training.run import CONFIG, Run
+
+
+def train_seeds(
+    config: TrainConfig, seeds: list[int], *, resume: bool = False, console: Console | None = None
+) -> dict[str, Any]:
+    """Train ``config`` once a seed under ``run_dir/seed_<n>``; returns the summary over seeds.
+
+    A seed that fails does not stop the others; the first failure's message is raised at the end.
+    """
+    console = console or Console(stderr=True)
+    base = config.run_dir or replace(config, seed=0).resolved().run_dir
+    assert base is not None
+    base = base if config.run_dir else base.with_name(base.name.removesuffix("-seed0"))
+    if (base / CONFIG).exists():
+        raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
+    threads = config.threads or 1  # one thread a run: see machine.free_cores
+    at_once = max(1, free_cores() // threads)
+    base.mkdir(parents=True, exist_ok=True)
+    config_file = base / "seeds.json"
+    write_json(config_file, to_json(replace(config, run_dir=None)))
+    directories = {seed: base / f"seed_{seed}" for seed in seeds}
+
+    def start(seed: int) -> subprocess.Popen[str]:
+        command = [
+            sys.executable, "-m", "pbrl", "train", "--config", str(config_file),
+            "--run-dir", str(directories[seed]), "--seed", str(seed), "--threads", str(threads),
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        return subprocess.Popen(
+            [*command, "--resume"] if resume else command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    waiting = list(seeds)
+    running: dict[int, subprocess.Popen[str]] = {}
+    errors: dict[int, str] = {}
+    try:
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    seed = waiting.pop(0)
+                    running[seed] = start(seed)
+                for seed, process in list(running.items()):
+                    if process.poll() is not None:
+                        _, text = process.communicate()
+                        del running[seed]
+                        if process.returncode:
+                            errors[seed] = text.strip().splitlines()[-1] if text else "no message"
+                if console.is_terminal:
+                    live.update(_table(directories, config.steps, set(running), errors))
+                time.sleep(0.2)
+    except KeyboardInterrupt:
+        for process in running.values():
+            process.terminate()  # each saves itself
+        for process in running.values():
+            process.wait()
+        raise
+    if errors:
+        listed = "; ".join(f"seed {seed}: {message}" for seed, message in sorted(errors.items()))
+        raise PbrlError(f"{len(errors)} of {len(seeds)} seeds failed ({listed})")
+    return _summarise(base, directories)
+
+
+def _summarise(base: Path, directories: dict[int, Path]) -> dict[str, Any]:
+    summaries = {seed: Run.open(path).summary or {} for seed, path in directories.items()}
+    out: dict[str, Any] = {"seeds": list(directories)}
+    for measure in ("return_mean", "score_mean"):
+        values = [
+            summary["last_evaluation"][measure]
+            for summary in summaries.values()
+            if measure in summary.get("last_evaluation", {})
+        ]
+        if values:
+            out[measure] = {
+                "by_seed": values,
+                "mean": float(np.mean(values)),
+                "std": float(np.std(values)),
+            }
+    write_json(base / "summary.json", out)
+    return out
+
+
+def _table(
+    directories: dict[int, Path], steps: int, running: set[int], errors: dict[int, str]
+) -> Table:
+    table = Table("seed", "state", "step", "steps/s", "score", "U")
+    for seed, path in directories.items():
+        last: dict[str, Any] = {}
+        for record in read_metrics(path):
+            last |= record
+        state = "failed" if seed in errors else "running" if seed in running else "waiting"
+        if last.get("step") == steps and seed not in running:
+            state = "done"
+        score = last.get("score_mean", last.get("return_mean"))
+        table.add_row(
+            str(seed),
+            state,
+            f"{last.get('step', 0):,}/{steps:,}",
+            f"{last.get('steps_per_second', 0):.1f}",
+            "" if score is None else f"{score:.1f}",
+            f"{last['u_data']:.3g}" if "u_data" in last else "",
+        )
+    return table
