@@ -3,7 +3,9 @@
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig
 from pbrl.algorithms.bc import BC
 from pbrl.algorithms.bear import BEAR
+from pbrl.algorithms.edac import EDAC
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
 from pbrl.errors import unknown_name
 
@@ -12,6 +14,8 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     PBRLPrior,
     BC,
     TD3BC,
+    SACN,
+    EDAC,
     BEAR,
 )
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}

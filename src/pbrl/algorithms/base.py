@@ -66,6 +66,8 @@ class Algorithm:
     Config: ClassVar[type[AlgorithmConfig]]
     # Overrides of config fields by preset name.
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
+    # More overrides of the preset "paper" by the beginning of a dataset's name; the longest wins.
+    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}
     # Whether observations are standardised unless the user says otherwise.
     normalize_observations: ClassVar[bool] = False
     # Whether q_values() and uncertainty() exist.
@@ -154,7 +156,8 @@ class Algorithm:
     @classmethod
     def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
         """Settings the original authors chose for this dataset, on top of the paper preset."""
-        return {}
+        matches = [start for start in cls.presets_by_dataset if dataset_name.startswith(start)]
+        return dict(cls.presets_by_dataset[max(matches, key=len)]) if matches else {}
 
     def prepare(self, data: TrainingData) -> list[str]:
         """Look at the data before training (and again on resume); sentences for the user."""

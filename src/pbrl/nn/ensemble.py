@@ -136,7 +136,7 @@ class EnsembleMLP(nn.Module):
             u.div_(u.norm(dim=1, keepdim=True).clamp_min(1e-12))
 
     @property
-    def _plain_relu(self) -> bool:
+    def plain_relu(self) -> bool:
         """Whether the hand-written passes apply; everything else goes through autograd."""
         return self.activation == "relu" and not self.layer_norm and self.dropout == 0
 
@@ -161,7 +161,7 @@ class EnsembleMLP(nn.Module):
         parameters = [*self._effective_weights(), *self.biases, self.head_bias]
         if frozen:
             parameters = [parameter.detach() for parameter in parameters]
-        if self._plain_relu:
+        if self.plain_relu:
             out = cast(Tensor, _StackedReLU.apply(h, len(self.hidden), *parameters))
         else:
             *weights, head = parameters[: len(self.hidden) + 1]
@@ -174,12 +174,12 @@ class EnsembleMLP(nn.Module):
     @torch.no_grad()
     def values(self, x: Tensor) -> Tensor:
         """``forward`` without gradients, ``[N, in]`` -> ``[K, N]``, in chunks, buffers reused."""
-        if not self._plain_relu or self.out_dim != 1:
+        if not self.plain_relu or self.out_dim != 1:
             return self.forward(x)
         weights = self._effective_weights()
         pieces = []
-        for part in self._chunks(x):
-            hidden = self._hidden_layers(x[part], weights)
+        for part in self.chunks(x):
+            hidden = self.hidden_layers(x[part], weights)
             pieces.append(torch.baddbmm(self.head_bias, weights[-1], hidden[-1].mT).squeeze(1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
@@ -245,9 +245,9 @@ class EnsembleMLP(nn.Module):
         total = torch.zeros((), device=x.device, dtype=x.dtype)
         weights = self._effective_weights()
         gradients = [torch.zeros_like(w) for w in weights] if self.spectral_layers else []
-        for part in self._chunks(x, group):
+        for part in self.chunks(x, group):
             shift = None if offset is None else offset[:, part]
-            if self._plain_relu:
+            if self.plain_relu:
                 total += self._regress_chunk(x[part], part, loss, weights, gradients, shift)
             else:
                 values = self.forward(x[part])
@@ -270,7 +270,7 @@ class EnsembleMLP(nn.Module):
     ) -> Tensor:
         members, rows = self.members, len(x)
         stacked = x.expand(members, rows, x.shape[1])
-        activations = self._hidden_layers(x, weights)
+        activations = self.hidden_layers(x, weights)
         values = torch.baddbmm(self.head_bias, weights[-1], activations[-1].mT).squeeze(1)
         if offset is not None:
             values += offset
@@ -305,7 +305,7 @@ class EnsembleMLP(nn.Module):
                 gradient = torch.bmm(gradient, weights[layer].mT, out=free)
         return value.detach()
 
-    def _chunks(self, x: Tensor, group: int = 1) -> list[slice]:
+    def chunks(self, x: Tensor, group: int = 1) -> list[slice]:
         """Row ranges of nearly equal size: a short last one would use the cores badly."""
         rows = len(x)
         step = self.chunk_rows if x.device.type == "cpu" else max(rows, 1)
@@ -314,7 +314,7 @@ class EnsembleMLP(nn.Module):
         edges = [groups * i // count * group for i in range(count)] + [rows]
         return [slice(a, b) for a, b in pairwise(edges) if a < b]
 
-    def _hidden_layers(self, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    def hidden_layers(self, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
         """Hidden activations of the rows ``x`` in reused buffers, ``[K, n, H]`` each."""
         h = x.expand(self.members, *x.shape)
         activations = self._workspace(len(x), x)[:-1]
