@@ -168,10 +168,9 @@ def _receive(
         received = start
         while True:
             try:
-                chunk = answer.read(CHUNK)
+                # read1 hands over what has arrived, so that a stall loses nothing.
+                chunk = answer.read1(CHUNK)
             except (HTTPException, TimeoutError, ConnectionError) as error:
-                if isinstance(partial := getattr(error, "partial", b""), bytes):
-                    file.write(partial)
                 raise _Broken(str(error) or "connection lost") from error
             if not chunk:
                 break

@@ -246,6 +246,13 @@ def describe(
     metadata = opened.metadata
     metadata = _with_environment(metadata, (opened.observation_dim, opened.action_dim), env_id)
     low, high = metadata.action_low, metadata.action_high
+    if (low is None) != (high is None):
+        raise PbrlError(f"'{metadata.source}' declares only one of action_low and action_high.")
+    if low is not None and high is not None and not low.size == high.size == opened.action_dim:
+        raise PbrlError(
+            f"'{metadata.source}' declares bounds of {low.size} dimensions, its actions have "
+            f"{opened.action_dim}."
+        )
     if (action_low is None) != (action_high is None):
         raise PbrlError("Give both action_low and action_high, or neither.")
     if action_low is not None:

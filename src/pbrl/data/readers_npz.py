@@ -23,15 +23,17 @@ def open_npz(path: Path, strict: bool = True) -> RowSource:
         if path.is_dir():
             raise IsADirectoryError(path)
         with path.open("rb") as file:
+            # NumPy gets the open file: given a path, it leaks it when the archive is damaged.
             if not zipfile.is_zipfile(file):
                 raise PbrlError(
                     f"{where} is not an .npz archive: it is truncated or of another format. Write "
                     "it with numpy.savez, which makes archives of named arrays."
                 )
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: _array(where, archive, key) for key in KEYS if key in archive.files}
-            extra = sorted(set(archive.files) - {*KEYS, METADATA_KEY})
-            recipe = _recipe(where, archive)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {key: _array(where, archive, key) for key in KEYS if key in archive.files}
+                extra = sorted(set(archive.files) - {*KEYS, METADATA_KEY})
+                recipe = _recipe(where, archive)
         check_shapes(where, {key: values.shape for key, values in arrays.items()})
         rows = to_rows(where, arrays, 0, strict)
     notes = (f"Ignored what training does not use: {', '.join(extra)}.",) if extra else ()
