@@ -8,6 +8,7 @@ t = 0..T-1 here (the paper counts from 1) and there is no discount, as in append
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -142,12 +143,12 @@ class LinearMDP:
         """d."""
         return int(self.features.shape[2])
 
-    @property
+    @cached_property
     def rewards(self) -> Floats:
         """``r(s, a)``, ``[S, A]``."""
         return self.features @ self.theta
 
-    @property
+    @cached_property
     def transitions(self) -> Floats:
         """``P(s' | s, a)``, ``[S, A, S]``."""
         return self.features @ self.psi

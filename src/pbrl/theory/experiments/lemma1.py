@@ -58,9 +58,9 @@ def run(seed: int) -> Experiment:
     for i, members in enumerate(MEMBERS):
         for method in METHODS:
             if method == "resampled":  # solved member by member, so with fewer repetitions
-                repetitions = max(1, 2000 // members)
+                repetitions = max(1, 1000 // members)
             else:
-                repetitions = max(60, 6000 // members)
+                repetitions = max(40, 6000 // members)
             relative = np.array(
                 [
                     ensemble_uncertainty(

@@ -82,6 +82,7 @@ def measure_coverage(
     d = mdp.dimension
     pairs = mdp.features.reshape(-1, d)
     joint = (behaviour[:, :, None] * mdp.transitions).ravel()  # of (s, a, s')
+    joint /= joint.sum()  # multinomial refuses a sum that rounds above 1
     pair, following = np.divmod(np.arange(joint.size), mdp.transitions.shape[2])
     truth = mdp.bellman_weights(next_values)
     prior = Precision.of(prior_matrix(d, ood_phi=ood_phi))
@@ -90,9 +91,11 @@ def measure_coverage(
     explicit, fixed = np.zeros((2, len(xis), datasets))
     for i in range(datasets):
         # Equal rows are merged into one with weight sqrt(count): the same regression, any size.
-        root = np.sqrt(rng.multinomial(rows, joint / joint.sum()))
-        phi = root[:, None] * pairs[pair]
-        targets = phi @ mdp.theta + root * next_values[following]
+        count = rng.multinomial(rows, joint)
+        seen = np.flatnonzero(count)
+        root = np.sqrt(count[seen])
+        phi = root[:, None] * pairs[pair[seen]]
+        targets = phi @ mdp.theta + root * next_values[following[seen]]
         precision = data_precision(phi, ood_phi=ood_phi)
         with_truth = ood_regression(phi, targets, ood_phi, ood_phi @ truth)
         with_zero = ood_regression(phi, targets, ood_phi, np.zeros(len(ood_phi)))
@@ -131,12 +134,14 @@ def run(seed: int) -> Experiment:
 
     table: list[dict[str, Any]] = []
     worst_upper, all_covered, fixed_covered, zero_covered = -math.inf, True, True, True
-    zero_misses = 0
+    zero_rate = 0.0
     for rows in SIZES:
         result = measure_coverage(mdp, next_values, behaviour, ood_phi, rows, DATASETS, XIS, rng)
         corrected = result.explicit + result.zero_target_bias
         zero_covered &= bool(np.all(result.error_zero_target <= corrected))
-        zero_misses += int(np.sum(result.error_zero_target > result.explicit[XIS.index(0.05)]))
+        if rows == SIZES[0]:  # where the prior weighs most
+            at_xi = result.explicit[XIS.index(0.05)]
+            zero_rate = float(np.mean(result.error_zero_target > at_xi))
         for j, xi in enumerate(XIS):
             misses = int(np.sum(result.error > result.explicit[j]))
             low, high = clopper_pearson(misses, DATASETS, 1.0 - CHANCE)
@@ -211,9 +216,9 @@ def run(seed: int) -> Experiment:
         Claim(
             "y=0 keeps the same β",
             "no: it needs sqrt(wᵀΛ_ood w) more, and with that it covers",
-            f"misses {zero_misses / (len(SIZES) * DATASETS):.0%} at ξ=0.05; with the extra term "
+            f"misses {zero_rate:.0%} at ξ=0.05 and {SIZES[0]} rows; with the extra term "
             + ("none" if zero_covered else "some"),
-            zero_misses / (len(SIZES) * DATASETS) <= 0.05 or not zero_covered,
+            zero_rate <= 0.05 or not zero_covered,
             expected=False,
         ),
         *practical_claims,
