@@ -3,10 +3,12 @@
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig
 from pbrl.algorithms.bc import BC
 from pbrl.algorithms.bear import BEAR
+from pbrl.algorithms.cql import CQL
 from pbrl.algorithms.edac import EDAC
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
 from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
+from pbrl.algorithms.uwac import UWAC
 from pbrl.errors import unknown_name
 
 _CLASSES: tuple[type[Algorithm], ...] = (
@@ -16,7 +18,9 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     TD3BC,
     SACN,
     EDAC,
+    CQL,
     BEAR,
+    UWAC,
 )
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 

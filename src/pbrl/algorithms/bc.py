@@ -20,9 +20,6 @@ from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
 from pbrl.data.training_data import Batch
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
 
-# Logged actions at the edge of the box have no finite pre-image under tanh.
-EDGE = 1 - 1e-6
-
 
 @dataclass(frozen=True)
 class BCConfig(AlgorithmConfig):
@@ -74,7 +71,7 @@ class BC(Algorithm):
             loss = functional.mse_loss(self.policy(s), a)
         else:
             mean, log_std = self.policy(s)
-            loss = -self.policy.log_prob(mean, log_std, a.clamp(-EDGE, EDGE).atanh()).mean()
+            loss = -self.policy.action_log_prob(mean, log_std, a).mean()
         self.actor_optimizer.zero_grad()
         loss.backward()
         self.actor_optimizer.step()

@@ -104,5 +104,5 @@ def similarity(slopes: Tensor) -> Tensor:
     and needs no matrix of pairs.
     """
     unit = slopes / (slopes.norm(dim=2, keepdim=True) + 1e-10)
-    pairs = unit.sum(0).square().sum() - unit.square().sum()
+    pairs: Tensor = unit.sum(0).square().sum() - unit.square().sum()
     return pairs / (len(slopes) - 1)

@@ -173,7 +173,8 @@ class SACN(Algorithm):
             value = self.targets.values(s2, torch.tanh(u)).amin(0)
             if c.entropy_backup:
                 value -= self.log_alpha.exp() * self.policy.log_prob(mean, log_std, u)
-        return r + c.gamma * (1 - terminal) * value
+        target: Tensor = r + c.gamma * (1 - terminal) * value
+        return target
 
     def _add_critic_gradients(self, s: Tensor, a: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Mean squared errors over the rows, summed over the critics."""

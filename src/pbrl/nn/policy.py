@@ -12,6 +12,7 @@ from torch.nn import functional
 from pbrl.nn.init import POLICY_HEAD_BOUND, Init, hidden_bias_, hidden_bound, uniform_
 
 LOG_STD_RANGE = (-5.0, 2.0)
+EDGE = 1 - 1e-6
 
 
 class MLP(nn.Module):
@@ -107,6 +108,15 @@ class TanhGaussianPolicy(nn.Module):
         gaussian = -0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)
         correction = 2 * (math.log(2) - before_tanh - functional.softplus(-2 * before_tanh))
         return (gaussian - correction).sum(-1)
+
+    @staticmethod
+    def action_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+        """log pi of logged ``actions``, ``[..., A] -> [...]``.
+
+        Actions at the edge of the box have no finite pre-image under tanh; they are drawn in.
+        """
+        before_tanh = actions.clamp(-EDGE, EDGE).atanh()
+        return TanhGaussianPolicy.log_prob(mean, log_std, before_tanh)
 
 
 class DeterministicPolicy(nn.Module):
