@@ -1,11 +1,15 @@
 """Logged data: files and Minari -> one checked form, minibatches, normalisation, the store."""
 
+from typing import TYPE_CHECKING, Any
+
 from pbrl.data.convert import convert
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.loading import load_dataset
 from pbrl.data.preprocessing import Preprocessing
-from pbrl.data.recorder import EpisodeRecorder, Recorder
 from pbrl.data.training_data import Batch, TrainingData
+
+if TYPE_CHECKING:
+    from pbrl.data.recorder import EpisodeRecorder, Recorder
 
 __all__ = [
     "Batch",
@@ -18,3 +22,12 @@ __all__ = [
     "convert",
     "load_dataset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The recorder wraps Gymnasium environments; training from logs must not need Gymnasium."""
+    if name in ("EpisodeRecorder", "Recorder"):
+        from pbrl.data import recorder
+
+        return getattr(recorder, name)
+    raise AttributeError(f"module 'pbrl.data' has no attribute '{name}'")

@@ -17,6 +17,9 @@ from pbrl.errors import PbrlError
 METADATA_KEY = "pbrl_metadata"
 """The attribute under which our own writer keeps what is known besides the rows, as JSON."""
 
+MOST_COMPRESSED = 2000
+"""Twice what gzip can do; a file that claims more data than that for its size is damaged."""
+
 
 def open_hdf5(path: Path, strict: bool = True) -> RowSource:
     """A D4RL HDF5 file as a source of rows."""
@@ -36,6 +39,12 @@ def open_hdf5(path: Path, strict: bool = True) -> RowSource:
                 )
             check_kind(where, key, array.dtype)
         length, s, a = check_shapes(where, {key: arrays[key].shape for key in arrays})
+        claimed = sum(int(arrays[key].nbytes) for key in arrays)
+        if claimed > MOST_COMPRESSED * path.stat().st_size + (1 << 20):
+            raise PbrlError(
+                f"{where} claims {claimed:,} bytes of data but has {path.stat().st_size:,}; it was "
+                "never completely written or is damaged."
+            )
         metadata = _metadata(path, file)
 
     def blocks(size: int) -> Iterator[Rows]:
