@@ -1,0 +1,116 @@
+"""``pbrl reproduce``: one of the paper's tables or figures, on any budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from pbrl.cli.sweep import check_resources, print_plan, resources_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """Make a table or figure of the paper: train what is missing, reuse what is there, draw.
+
+    'pbrl reproduce list' names and describes all of them. Writes results.json, table.md and
+    figure.png with the paper's numbers beside ours; runs go to OUT/runs and are known again by the
+    content of their settings and data. Exit code 0 when every run is done, 1 otherwise.
+    """
+
+    name: Annotated[str, tyro.conf.Positional] = "list"
+    """Which table or figure, or list."""
+    budget: Literal["paper", "small", "smoke"] = "small"
+    """paper: the paper's protocol; small: small networks, short runs, named on the figure; smoke: a
+    minute, proves the plumbing."""
+    datasets: tuple[str, ...] = ()
+    """Other data than the budget's: names or paths."""
+    seeds: int = 0
+    """Another number of seeds; 0: the budget's."""
+    address: str | None = None
+    """Ray cluster to use (auto, or ray://HOST:10001); this machine when omitted."""
+    out: Path = Path("reproduce")
+    """Directory of runs and results; on a cluster one that all machines see."""
+    workers: int = 1
+    """Runs at a time on this machine; more than one uses Ray; 0: one a core."""
+    threads: int = 1
+    """CPU threads of a run."""
+    memory_gb: float = 1.0
+    """Memory a run asks the cluster for."""
+    gpus: float = 0.0
+    """GPUs a run asks the cluster for."""
+    retries: int = 3
+    """Times a run is started again after its worker was lost."""
+    dry_run: bool = False
+    """Only print what would run, and the hours it takes at this machine's speed."""
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of ``pbrl reproduce``."""
+    options = tyro.cli(Options, args=argv, prog="pbrl reproduce")
+    from pbrl.experiments.budgets import make_plan  # after parsing, so that --help stays quick
+    from pbrl.experiments.catalogue import experiment
+    from pbrl.experiments.reproduce import plan_jobs, reproduce
+
+    console = Console()
+    if options.name == "list":
+        _list(console)
+        return 0
+    check_resources(options.workers, options.threads, options.memory_gb, options.retries)
+    chosen = experiment(options.name)
+    if options.dry_run:
+        plan = make_plan(chosen, options.budget, options.datasets, options.seeds)
+        for sentence in plan.reductions:
+            console.print(f"- {sentence}", highlight=False, soft_wrap=True)
+        if plan.planned:
+            jobs = plan_jobs(plan, options.out, options.threads, download=False)
+            print_plan(jobs, options.workers, console)
+        else:
+            console.print(f"{chosen.name} needs no training runs; it takes seconds.")
+        return 0
+    made = reproduce(
+        options.name,
+        options.budget,
+        datasets=options.datasets,
+        seeds=options.seeds,
+        out=options.out,
+        resources=resources_of(
+            options.workers, options.address, options.memory_gb, options.gpus, options.retries
+        ),
+        threads=options.threads,
+        say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
+    )
+    console.print(f"[bold]{chosen.title}[/bold] ({chosen.place}), budget {options.budget}")
+    console.print(Markdown(made.table))
+    console.print(f"The paper says: {chosen.claim}.", soft_wrap=True)
+    for sentence in made.results["reductions"]:
+        console.print(f"- {sentence}", highlight=False, soft_wrap=True, style="dim")
+    console.print(f"Written: {made.directory}/figure.png, table.md, results.json", soft_wrap=True)
+    bad = [outcome for outcome in made.outcomes if outcome.result != "done"]
+    for outcome in bad:
+        console.print(
+            f"{outcome.result}: {outcome.job.run_dir.name}: {outcome.message}",
+            soft_wrap=True,
+            markup=False,
+            style="red",
+        )
+    return 1 if bad else 0
+
+
+def _list(console: Console) -> None:
+    from pbrl.experiments.budgets import BUDGETS
+    from pbrl.experiments.catalogue import EXPERIMENTS
+
+    table = Table(title="pbrl reproduce NAME", title_justify="left")
+    for column in ("name", "what", "where", "the paper says"):
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    for item in EXPERIMENTS.values():
+        table.add_row(item.name, item.title, item.place, item.claim)
+    console.print(table)
+    for budget in BUDGETS.values():
+        console.print(f"--budget {budget.name}: {budget.purpose}", highlight=False)

@@ -1,0 +1,80 @@
+"""Table 3: what a step costs. Each system is measured in a process of its own, on one thread."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from pbrl.errors import PbrlError
+
+# Walker2d and HalfCheetah, which give the paper's parameter counts.
+OBSERVATION_DIM, ACTION_DIM = 17, 6
+
+_CHILD = """
+import json, sys
+from pbrl.experiments.cost import measure_here
+print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]))))
+"""
+
+
+def measure_cost(algorithm: str, updates: int) -> dict[str, Any]:
+    """Cost of an algorithm at the paper's size, measured in a fresh process."""
+    command = [sys.executable, "-c", _CHILD, algorithm, str(updates)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise PbrlError(f"Measuring {algorithm} failed: {last}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure_here(algorithm: str, updates: int) -> dict[str, Any]:
+    """Seconds per 1000 steps, peak memory and number of trained parameters, in this process."""
+    import resource
+    import time
+
+    import torch
+
+    from pbrl.algorithms import algorithm_class
+    from pbrl.data.training_data import Batch
+    from pbrl.training.machine import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    learner = algorithm_class(algorithm)(None, OBSERVATION_DIM, ACTION_DIM)
+    rows = learner.config.batch_size
+    generator = torch.Generator().manual_seed(0)
+    batch = Batch(
+        torch.randn(rows, OBSERVATION_DIM, generator=generator),
+        torch.rand(rows, ACTION_DIM, generator=generator) * 2 - 1,
+        torch.rand(rows, generator=generator),
+        torch.randn(rows, OBSERVATION_DIM, generator=generator),
+        torch.zeros(rows),
+    )
+    learner.update(batch)
+    times = []
+    for _ in range(updates):
+        start = time.perf_counter()
+        learner.update(batch)
+        times.append(time.perf_counter() - start)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform == "darwin":
+        kilobytes //= 1024  # bytes there
+    return {
+        "seconds_per_1000_steps": 1000 * sorted(times)[len(times) // 2],
+        "memory_gb": kilobytes * 1024 / 1e9,
+        "parameters_millions": trained_parameters(learner) / 1e6,
+        "updates": updates,
+    }
+
+
+def trained_parameters(algorithm: Any) -> int:
+    """Numbers the optimisers move; target copies and fixed priors do not count, as in the paper."""
+    return sum(
+        parameter.numel()
+        for optimizer in algorithm.optimizers().values()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
