@@ -40,7 +40,10 @@ def test_posterior_by_conditioning_the_joint_gaussian() -> None:
 def test_anchored_members_have_the_posterior_law() -> None:
     """Chi-square for spreads, Gaussian for means: together below 10^-6 by chance."""
     phi, targets = regression()
-    members, query = 4000, np.vstack([np.eye(4), np.random.default_rng(1).standard_normal((6, 4))])
+    members, query = (
+        40_000,
+        np.vstack([np.eye(4), np.random.default_rng(1).standard_normal((6, 4))]),
+    )
     weights = bootstrap_posterior(
         phi, targets, ridge=RIDGE, members=members, rng=np.random.default_rng(2)
     )

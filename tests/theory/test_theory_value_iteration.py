@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbrl.theory import LinearMDP, OfflineData, OODSamples, lsvi, pevi, uniform_policy
+from pbrl.theory import LinearMDP, OfflineData, OODSamples, Precision, lsvi, pevi, uniform_policy
 from pbrl.theory.experiments.corollary1 import (
     expected_penalty,
+    explicit_beta,
     quantifier_holds,
     suboptimality,
     two_action_data,
@@ -81,6 +82,23 @@ def test_pevi_on_a_bandit_by_hand() -> None:
         expected = np.maximum(means - beta * widths, 0.0)
         np.testing.assert_allclose(found.q[0, 0], expected, atol=1e-12)
         assert found.policy[0, 0, best] == 1.0
+
+
+def test_values_never_leave_what_is_left_to_earn() -> None:
+    """A log with rewards above 1 breaks the model, yet Q stays within [0, T - t]."""
+    mdp = LinearMDP.tabular(np.ones((1, 1, 1)), np.ones((1, 1)), 2)
+    zeros = np.zeros((50, 2), dtype=np.int64)
+    found = lsvi(mdp.features, OfflineData(zeros, zeros, np.full((50, 2), 9.0), zeros))
+    np.testing.assert_array_equal(found.q.ravel(), [2.0, 1.0])
+
+
+def test_explicit_beta_of_each_step_by_hand() -> None:
+    """T = 3, ξ = 0.3: a share of 0.1 a step, noise scales 1, 1/2 and 0; det ratio 4 · 4."""
+    beta = explicit_beta(np.eye(2), 3, 0.3)
+    assert callable(beta)
+    root = math.sqrt(2 * math.log(10) + math.log(16))
+    precision = Precision.of(4.0 * np.eye(2))
+    assert [beta(t, precision) for t in range(3)] == pytest.approx([root, root / 2, 0.0])
 
 
 @settings(max_examples=60, deadline=None)
