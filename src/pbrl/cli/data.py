@@ -112,9 +112,9 @@ def main(argv: list[str]) -> int:
     if command not in COMMANDS:
         raise unknown_name("command 'pbrl data'", command, COMMANDS)
     if command == "collect":
-        from pbrl import collect  # type: ignore[attr-defined,unused-ignore]
+        from pbrl.cli.collect import main as collect
 
-        return int(collect.main(rest))
+        return collect(rest)
     options: dict[str, tuple[type, Callable[[Any], int]]] = {
         "inspect": (Inspect, _inspect),
         "convert": (Convert, _convert),
@@ -173,7 +173,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print_summary(summary: Any) -> None:
-    from pbrl.data.summary import quantiles
+    from pbrl.data.column_stats import quantiles
 
     console = Console()
     metadata = summary.metadata

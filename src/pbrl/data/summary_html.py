@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pbrl.data.summary import Summary, quantiles
+from pbrl.data.column_stats import quantiles
+from pbrl.data.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
