@@ -86,13 +86,19 @@ def read_result(label: str, dataset: str, run: Run, quantities: Iterable[str] = 
     }
     return RunResult(
         label,
-        Path(dataset).name,
+        data_name(dataset),
         run.config.seed,
         run,
         tuple((int(r["step"]), float(r[name])) for r in evaluations),
         normalised,
         found,
     )
+
+
+def data_name(dataset: str) -> str:
+    """A dataset as figures call it: its name, or its file's without the suffix."""
+    name = Path(dataset).name
+    return Path(name).stem if Path(name).suffix in (".hdf5", ".h5", ".npz", ".csv") else name
 
 
 def over_seeds(curves: Sequence[Sequence[tuple[int, float]]]) -> Curve | None:

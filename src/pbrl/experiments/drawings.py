@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from pbrl.evaluation.statistics import (
 from pbrl.experiments import figures, paper
 from pbrl.experiments.budgets import Plan
 from pbrl.experiments.catalogue import Experiment
-from pbrl.experiments.collect_results import Curve, RunResult, group, over_seeds
+from pbrl.experiments.collect_results import Curve, RunResult, data_name, group, over_seeds
 from pbrl.experiments.cost import measure_cost
 from pbrl.experiments.figures import DPI
 from pbrl.experiments.paper import Cell
@@ -226,7 +225,7 @@ def scores(
     """Tables 1 and 4: last scores, with the paper's beside them."""
     assert chosen.table is not None
     unit, labels = unit_of(results), paper.algorithms(chosen.table)
-    ours: dict[str, dict[str, Cell]] = {Path(name).name: {} for name in plan.datasets}
+    ours: dict[str, dict[str, Cell]] = {data_name(name): {} for name in plan.datasets}
     for (dataset, label), runs in group(results).items():
         last = [run.last for run in runs if run.last is not None]
         if last:
@@ -294,8 +293,8 @@ def statistics(
     ]
     table = markdown(["system", *names], lines) + (
         f"\n{unit[0].upper()}{unit[1:]}; stratified bootstrap, 95 %, {len(tasks)} tasks, "
-        f"optimality gap below {GAP_THRESHOLD:g}. The paper prints means, not seeds, so its systems have no "
-        "intervals.\n"
+        f"optimality gap below {GAP_THRESHOLD:g}. The paper prints means, not seeds: its systems "
+        "have no intervals.\n"
     )
     numbers = {
         "unit": unit,

@@ -25,10 +25,12 @@ def new_figure(width: float, height: float, footer: Sequence[str]) -> Any:
     """A figure with its reductions written below the axes."""
     from matplotlib.figure import Figure
 
-    lines = textwrap.wrap("; ".join(footer), int(width * 15)) if footer else []
-    below = 0.14 * len(lines)
-    figure = Figure(figsize=(width, height + below + 0.1), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, (below + 0.1) / (height + below + 0.1), 1, 1))  # type: ignore[union-attr, call-arg]
+    lines = textwrap.wrap("; ".join(footer), int(width * 16)) if footer else []
+    below = 0.14 * len(lines) + 0.1
+    figure = Figure(figsize=(width, height + below), layout="constrained")
+    edge = below / (height + below)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, edge, 1, 1 - edge))
     if lines:
         figure.text(0.01, 0.01, "\n".join(lines), fontsize=7, color="#555555", va="bottom")
     return figure

@@ -1,0 +1,124 @@
+"""Runs as a report sees them: systems by what differs in their settings, curves, costs, origins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbrl.errors import PbrlError
+from pbrl.experiments.collect_results import RunResult, read_result
+from pbrl.experiments.observe import PROBE_CURVES
+from pbrl.training.config import to_json
+from pbrl.training.run import CONFIG, Run
+
+# Metrics of training that show Q and U of data, policy and random actions.
+KINDS = ("data", "policy", "random")
+PROBED = ("offline", "policy", "random", "noise1", "noise2")
+# Settings that do not make a run another system.
+_NOT_A_DIFFERENCE = {
+    "seed", "dataset", "run_dir", "threads", "device", "tensorboard", "wandb", "preset",
+    "checkpoint_every", "keep_every", "log_every", "tune_allocator", "env_id", "clip_actions",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """One run of a report.
+
+    Attributes:
+        result: its scores and metrics, under its system's label.
+        finished: whether it reached its last step.
+        steps: gradient steps of the whole run.
+        steps_per_second: median over its records.
+        evaluation_seconds: in all.
+        probes: U and Q of five kinds of actions, where they were looked up: quantity -> curve.
+    """
+
+    result: RunResult
+    finished: bool
+    steps: int
+    steps_per_second: float | None
+    evaluation_seconds: float
+    probes: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The run's config.json."""
+        return self.result.run.info
+
+
+def find_run_directories(places: Sequence[Path]) -> list[Path]:
+    """Run directories among ``places`` and below them, each once."""
+    found: dict[Path, None] = {}
+    for place in places:
+        if not place.exists():
+            raise PbrlError(f"No file or directory '{place}'.")
+        below = sorted(file.parent for file in place.glob(f"**/{CONFIG}"))
+        if not below:
+            raise PbrlError(f"'{place}' is no pbrl run and has none below it (no {CONFIG}).")
+        for path in below:
+            found[path.resolve()] = None
+    return list(found)
+
+
+def read_runs(directories: Iterable[Path]) -> list[ReportRun]:
+    """Read runs and name their systems."""
+    runs = [Run.open(path) for path in directories]
+    labels = system_labels(runs)
+    return [_read(run, label) for run, label in zip(runs, labels, strict=True)]
+
+
+def system_labels(runs: Sequence[Run]) -> list[str]:
+    """The algorithm, with the settings that differ among runs of the same algorithm."""
+    flat = [_flat(run) for run in runs]
+    labels = []
+    for mine in flat:
+        peers = [other for other in flat if other["algorithm"] == mine["algorithm"]]
+        names = [
+            name
+            for name in mine
+            if len({json.dumps(peer.get(name), sort_keys=True) for peer in peers}) > 1
+        ]
+        changed = ", ".join(f"{name}={_text(mine[name])}" for name in names)
+        labels.append(mine["algorithm"] + (f" ({changed})" if changed else ""))
+    return labels
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    values = to_json(run.config)
+    own: Mapping[str, Any] = values.pop("settings")
+    return {k: v for k, v in {**values, **own}.items() if k not in _NOT_A_DIFFERENCE}
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _read(run: Run, label: str) -> ReportRun:
+    names = [f"{what}_{kind}" for kind in KINDS for what in ("q", "u")]
+    result = read_result(label, run.info["data"]["name"], run, names)
+    records = run.metrics()
+    rates = [r["steps_per_second"] for r in records if "steps_per_second" in r]
+    probes: dict[str, list[tuple[int, float]]] = {}
+    file = run.path / PROBE_CURVES
+    if file.exists():
+        for record in json.loads(file.read_text()):
+            for kind in PROBED:
+                for what in ("u", "q"):
+                    curve = probes.setdefault(f"{what}_{kind}", [])
+                    curve.append(
+                        (int(record["step"]), float(record["kinds"][kind][f"{what}_mean"]))
+                    )
+    return ReportRun(
+        result,
+        run.summary is not None,
+        run.config.steps,
+        float(np.median(rates)) if rates else None,
+        float(sum(r.get("evaluation_seconds", 0.0) for r in records)),
+        probes,
+    )
