@@ -5,6 +5,7 @@ from pbrl.algorithms.bc import BC
 from pbrl.algorithms.bear import BEAR
 from pbrl.algorithms.cql import CQL
 from pbrl.algorithms.edac import EDAC
+from pbrl.algorithms.mopo import MOPO
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
 from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
@@ -21,6 +22,7 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     CQL,
     BEAR,
     UWAC,
+    MOPO,
 )
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 

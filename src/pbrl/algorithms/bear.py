@@ -327,11 +327,6 @@ def warming_up(step: int, warmup: float, total_steps: int) -> bool:
     return step < round(warmup * total_steps)
 
 
-def kernel_of(dataset_name: str) -> Kernel:
-    """The authors' kernel for a D4RL dataset."""
-    return "gaussian" if dataset_name.lower().startswith("halfcheetah") else "laplacian"
-
-
 # -------------------------------------------------------------------- the algorithm
 
 
@@ -367,12 +362,10 @@ class BEAR(Algorithm):
             "multiplier_lr": 1e-2,
         },
     }
+    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        "halfcheetah": {"kernel": "gaussian"}
+    }
     config: BEARConfig
-
-    @classmethod
-    def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
-        """The authors' kernel for this dataset."""
-        return {"kernel": kernel_of(dataset_name)}
 
     def _build(self) -> None:
         c, s, a = self.config, self.observation_dim, self.action_dim

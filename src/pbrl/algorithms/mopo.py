@@ -1,0 +1,378 @@
+"""MOPO: SAC on rollouts of a learned model, with rewards lowered where the model is unsure.
+
+Yu et al., NeurIPS 2020, https://arxiv.org/abs/2005.13239. The run has two phases: the first updates
+train the dynamics ensemble (``dynamics.py``) until it stops improving on held-out rows; then every
+update is a step of SAC (``sac.py``) on a batch of few real and many imagined transitions, whose
+reward is r - lambda * u(s, a). Both phases are saved and resumed like everything else.
+
+Shapes: B rows of a minibatch, S observation and A action dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, require
+from pbrl.algorithms.dynamics import DynamicsModel, DynamicsTrainer, TrainerSettings
+from pbrl.algorithms.sac import SAC, SACConfig
+from pbrl.algorithms.termination import RULES, Termination, TerminationName, choose_termination
+from pbrl.data.training_data import Batch, TrainingData
+from pbrl.errors import PbrlError
+
+
+@dataclass(frozen=True)
+class MOPOConfig(AlgorithmConfig):
+    """Settings of MOPO; defaults are the authors' where they are the same for all tasks.
+
+    Attributes:
+        penalty: lambda, the weight of the model's uncertainty in imagined rewards.
+        rollout_length: h, imagined steps from each real state.
+        rollout_batch: real states that rollouts start from.
+        rollout_interval: updates between two generations of rollouts.
+        rollout_retain: generations of rollouts kept.
+        real_ratio: share of real rows in a batch.
+        termination: when imagined episodes end; auto: by the data's environment.
+        members: networks of the dynamics model.
+        elites: the best of them, which imagine.
+        model_hidden: hidden units of each.
+        model_lr: Adam's rate for the model.
+        model_batch_size: rows of a minibatch of each member.
+        model_weight_decay: of the model's layers, first to last.
+        model_fraction: at most this share of the run's updates trains the model.
+        holdout_fraction: share of the rows held out to judge the model.
+        holdout_rows: at most this many.
+        patience: epochs without improvement before the model's training ends.
+        hidden: hidden units of each critic.
+        policy_hidden: hidden units of the policy.
+        gamma: discount.
+        tau: rate of the target critics.
+        critic_lr: Adam's rate for the critics.
+        actor_lr: Adam's rate for the policy.
+        alpha_lr: Adam's rate for the entropy weight.
+        initial_log_alpha: the entropy weight starts at its exponential.
+        target_entropy: the authors use -3 for every task; None: -A.
+    """
+
+    penalty: float = 1.0
+    rollout_length: int = 5
+    rollout_batch: int = 50_000
+    rollout_interval: int = 1000
+    rollout_retain: int = 5
+    real_ratio: float = 0.05
+    termination: TerminationName = "auto"
+    members: int = 7
+    elites: int = 5
+    model_hidden: tuple[int, ...] = (200, 200, 200, 200)
+    model_lr: float = 1e-3
+    model_batch_size: int = 256
+    model_weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    model_fraction: float = 0.3
+    holdout_fraction: float = 0.2
+    holdout_rows: int = 1000
+    patience: int = 5
+    hidden: tuple[int, ...] = (256, 256)
+    policy_hidden: tuple[int, ...] = (256, 256)
+    gamma: float = 0.99
+    tau: float = 0.005
+    critic_lr: float = 3e-4
+    actor_lr: float = 3e-4
+    alpha_lr: float = 3e-4
+    initial_log_alpha: float = 0.0
+    target_entropy: float | None = -3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sac()  # refuses bad values of the fields they share
+        require(self.penalty >= 0, f"penalty must not be negative, got {self.penalty}")
+        for name in (
+            "rollout_length",
+            "rollout_batch",
+            "rollout_interval",
+            "rollout_retain",
+            "model_batch_size",
+            "holdout_rows",
+            "patience",
+        ):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        require(0 <= self.real_ratio <= 1, "real_ratio is a fraction between 0 and 1")
+        require(
+            1 <= self.elites <= self.members,
+            f"elites must lie between 1 and members, got {self.elites} of {self.members}",
+        )
+        require(
+            len(self.model_hidden) > 0 and min(self.model_hidden) > 0,
+            "model_hidden needs positive layer sizes",
+        )
+        require(self.model_lr > 0, f"model_lr must be positive, got {self.model_lr}")
+        require(
+            len(self.model_weight_decay) > 0 and min(self.model_weight_decay) >= 0,
+            "model_weight_decay needs numbers that are not negative",
+        )
+        for name in ("model_fraction", "holdout_fraction"):
+            require(0 < getattr(self, name) < 1, f"{name} must lie between 0 and 1")
+        require(
+            self.termination in ("auto", *RULES),
+            f"termination must be one of auto, {', '.join(RULES)}",
+        )
+
+    def sac(self) -> SACConfig:
+        """The settings of the SAC inside."""
+        names = ("batch_size", "hidden", "policy_hidden", "gamma", "tau", "target_entropy")
+        rates = ("critic_lr", "actor_lr", "alpha_lr", "initial_log_alpha")
+        return SACConfig(**{name: getattr(self, name) for name in (*names, *rates)})
+
+
+# The authors' (h, lambda), tuned on the v0 datasets; they have none for expert data or Adroit.
+_ROLLOUTS = {
+    "halfcheetah-random": (5, 0.5),
+    "halfcheetah-medium": (1, 1.0),
+    "halfcheetah-medium-replay": (5, 1.0),
+    "halfcheetah-medium-expert": (5, 5.0),
+    "hopper-random": (5, 1.0),
+    "hopper-medium": (5, 5.0),
+    "hopper-medium-replay": (5, 1.0),
+    "hopper-medium-expert": (5, 1.0),
+    "walker2d-random": (1, 1.0),
+    "walker2d-medium": (5, 5.0),
+    "walker2d-medium-replay": (1, 1.0),
+    "walker2d-medium-expert": (1, 2.0),
+}
+
+
+class RolloutBuffer:
+    """The newest imagined transitions, in a ring.
+
+    Args:
+        capacity: rows kept.
+        widths: columns of the five parts of a batch.
+        device: where they live.
+    """
+
+    def __init__(self, capacity: int, widths: list[int], device: torch.device) -> None:
+        self.capacity, self.widths = capacity, widths
+        # Pages of the ring are only touched when rows are written.
+        self.rows = torch.empty(capacity, sum(widths), device=device)
+        self.size = self.next = 0
+
+    def add(self, batch: Batch) -> None:
+        """Write rows over the oldest."""
+        columns = [x.unsqueeze(1) if x.ndim == 1 else x for x in batch]
+        new = torch.cat(columns, 1)[-self.capacity :].to(self.rows.dtype)
+        place = (self.next + torch.arange(len(new), device=self.rows.device)) % self.capacity
+        self.rows[place] = new
+        self.next = (self.next + len(new)) % self.capacity
+        self.size = min(self.capacity, self.size + len(new))
+
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
+        """Rows drawn uniformly with replacement."""
+        index = torch.randint(self.size, (size,), generator=generator, device=self.rows.device)
+        s, a, r, s2, terminal = self.rows.index_select(0, index).split(self.widths, 1)
+        return Batch(s, a, r.squeeze(1), s2, terminal.squeeze(1))
+
+    def state(self) -> dict[str, Tensor]:
+        """The rows written so far and the place of the next."""
+        return {
+            "rollouts": self.rows[: self.size].clone(),
+            "rollouts_next": torch.tensor(self.next),
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``state``."""
+        rows = state["rollouts"]
+        self.size, self.next = len(rows), int(state["rollouts_next"])
+        self.rows[: self.size] = rows.to(self.rows.device)
+
+
+class MOPO(Algorithm):
+    """Model-based offline policy optimisation."""
+
+    name = "mopo"
+    Config = MOPOConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "fast": {"rollout_batch": 10_000},
+        "demo": {
+            "model_hidden": (64, 64),
+            "rollout_batch": 2_000,
+            "rollout_interval": 100,
+            "hidden": (64, 64),
+            "policy_hidden": (64, 64),
+            "critic_lr": 1e-3,
+            "actor_lr": 1e-3,
+            "alpha_lr": 1e-3,
+        },
+    }
+    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {"rollout_length": length, "penalty": penalty}
+        for name, (length, penalty) in _ROLLOUTS.items()
+    }
+    config: MOPOConfig
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Set by the user before prepare(), or by prepare() from the settings.
+        self.termination_function: Termination | None = None
+        super().__init__(*args, **kwargs)
+
+    # ---------------------------------------------------------------- construction
+
+    def _build(self) -> None:
+        c, s, a = self.config, self.observation_dim, self.action_dim
+        # SAC as it is, with our generators so that they are saved with the run.
+        self.sac = SAC(c.sac(), seed=self.seed, device=self.device)
+        self.sac.init_generator, self.sac.generator = self.init_generator, self.generator
+        self.sac.build(s, a)
+        self.model = DynamicsModel(
+            c.members, c.elites, s, a, c.model_hidden, generator=self.init_generator
+        ).to(self.device)
+        settings = TrainerSettings(
+            batch_size=c.model_batch_size,
+            lr=c.model_lr,
+            weight_decay=c.model_weight_decay,
+            holdout_fraction=c.holdout_fraction,
+            holdout_rows=c.holdout_rows,
+            patience=c.patience,
+            max_updates=max(1, round(c.model_fraction * self.total_steps)),
+        )
+        self.trainer = DynamicsTrainer(self.model, settings, self.generator, self.seed)
+        capacity = c.rollout_batch * c.rollout_length * c.rollout_retain
+        self.buffer = RolloutBuffer(capacity, [s, a, 1, s, 1], self.device)
+        self.policy_updates = 0
+        self.data: TrainingData | None = None
+
+    def _build_optimizers(self) -> None:
+        self.trainer.build_optimizer()
+
+    def prepare(self, data: TrainingData) -> list[str]:
+        """Keep the data for the model, and settle when imagined episodes end."""
+        notes = super().prepare(data)
+        dataset, c = data.dataset, self.config
+        if self.termination_function is None:
+            self.termination_function, note = choose_termination(
+                c.termination,
+                dataset.info.env_id,
+                dataset.observation_dim,
+                bool(dataset.terminals.any()),
+            )
+            notes.append(note)
+        self.data = data
+        self.trainer.attach(data)
+        maps = data.preprocessing
+        self.shift = torch.from_numpy(maps.observation_shift).to(self.device)
+        self.scale = torch.from_numpy(maps.observation_scale).to(self.device)
+        used = len(self.trainer.rows) + len(self.trainer.holdout[0])
+        if used < len(data):
+            notes.append(
+                f"{len(data) - used} terminal rows do not say what followed them and are left out "
+                "of the dynamics model (next_observations = file uses the file's own)."
+            )
+        most = self.trainer.settings.max_updates
+        notes.append(
+            f"Up to {most:,} of the run's updates train the dynamics model (model_fraction); "
+            "the policy learns after that."
+        )
+        return notes
+
+    # ---------------------------------------------------------------- the update
+
+    def _update(self, batch: Batch) -> dict[str, Tensor]:
+        if self.data is None:
+            raise PbrlError("mopo learns a model of the data: call prepare(data) before update.")
+        if not self.trainer.finished:
+            return self.trainer.step()
+        c = self.config
+        metrics = {}
+        if c.real_ratio < 1 and self.policy_updates % c.rollout_interval == 0:
+            metrics = self.roll_out()
+        self.policy_updates += 1
+        return metrics | self.sac.update(self._mixed(batch))
+
+    def _mixed(self, batch: Batch) -> Batch:
+        """The first few rows of ``batch`` and imagined ones in place of the others."""
+        size = len(batch.rewards)
+        real = int(size * self.config.real_ratio)
+        if real == size:
+            return batch
+        imagined = self.buffer.sample(size - real, self.generator)
+        return Batch(
+            *(torch.cat([x[:real], y]) for x, y in zip(batch, imagined, strict=True)),
+        )
+
+    @torch.no_grad()
+    def roll_out(self) -> dict[str, Tensor]:
+        """Imagine h steps of the policy from real states and keep them."""
+        c = self.config
+        assert self.data is not None
+        assert self.termination_function is not None
+        s = self.data.sample(c.rollout_batch, self.generator).observations
+        penalties, ended = [], []
+        for _ in range(c.rollout_length):
+            a = self.sac.act(s, deterministic=False, generator=self.generator)
+            s2, r, penalty = self.model.imagine(s, a, self.generator)
+            terminal = self.termination_function(s2 * self.scale + self.shift)  # raw units
+            self.buffer.add(Batch(s, a, r - c.penalty * penalty, s2, terminal.to(s.dtype)))
+            penalties.append(penalty.mean())
+            ended.append(terminal.to(s.dtype).mean())
+            s = s2[~terminal]
+            if len(s) == 0:
+                break
+        return {
+            "rollout_penalty": torch.stack(penalties).mean(),
+            "rollout_terminals": torch.stack(ended).mean(),
+        }
+
+    # ---------------------------------------------------------------- policy and judgement
+
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """SAC's action, ``[B, S] -> [B, A]``."""
+        return self.sac.act(observations, deterministic, generator)
+
+    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Q of both critics, ``[2, B]``; their deviation is ``uncertainty``."""
+        return self.sac.q_values(observations, actions)
+
+    def model_uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """u(s, a), the uncertainty MOPO itself is wary of: the model's, ``[B]``."""
+        return self.model.penalty(observations, actions)
+
+    def diagnostics(self, batch: Batch) -> dict[str, Tensor]:
+        """As for all algorithms, and the model's uncertainty."""
+        out = super().diagnostics(batch)
+        s = batch.observations
+        out["model_u_data"] = self.model_uncertainty(s, batch.actions).mean()
+        out["model_u_policy"] = self.model_uncertainty(s, self.act(s)).mean()
+        return out
+
+    # ---------------------------------------------------------------- state
+
+    def networks(self) -> dict[str, nn.Module]:
+        """SAC's networks, the model, and each member's best weights while it is trained."""
+        return {**self.sac.networks(), "model": self.model, "model_best": self.trainer.best}
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """SAC's optimisers and the model's."""
+        return {**self.sac.optimizers(), "model": self.trainer.optimizer}
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Progress of the model, the policy's updates and the imagined transitions."""
+        return {
+            **self.trainer.state(),
+            **self.buffer.state(),
+            "policy_updates": torch.tensor(self.policy_updates),
+        }
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``extra_state``."""
+        self.trainer.load(state)
+        self.buffer.load(state)
+        self.policy_updates = int(state["policy_updates"])
