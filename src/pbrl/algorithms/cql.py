@@ -28,7 +28,7 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.policy import TanhGaussianPolicy
 
 # Two critics leave more of the cache to each: longer chunks than ten critics would have.
-CHUNK_ROWS = 1000
+CHUNK_ROWS = 2000
 
 
 @dataclass(frozen=True)
