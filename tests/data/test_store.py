@@ -42,8 +42,12 @@ def test_a_store_is_mapped_and_gives_the_same_batches(tmp_path: Path, store: Pat
 
 def test_the_columns_are_plain_npy_files(store: Path) -> None:
     mapped = load_dataset(store)
-    for name, column in mapped.columns().items():
-        np.testing.assert_array_equal(np.load(store / f"{name}.npy"), column)
+    side_by_side = np.load(store / "rows.npy")
+    assert mapped.side_by_side is not None
+    parts = [mapped.observations, mapped.actions, mapped.rewards, mapped.next_observations]
+    np.testing.assert_array_equal(side_by_side, np.column_stack([*parts, mapped.terminals]))
+    for name in ("rewards", "terminals", "episode_ends"):
+        np.testing.assert_array_equal(np.load(store / f"{name}.npy"), mapped.columns()[name])
 
 
 def test_the_recorded_fingerprint_is_the_true_one(store: Path) -> None:
@@ -82,7 +86,7 @@ def damage_value(store: Path) -> None:
 
 
 def cut_column(store: Path) -> None:
-    file = store / "observations.npy"
+    file = store / "rows.npy"
     file.write_bytes(file.read_bytes()[:-4])
 
 
@@ -101,7 +105,7 @@ def point_outside(store: Path) -> None:
 DAMAGE = {
     "one bit": (damage_value, "'rewards.npy' does not match its checksum"),
     "cut column": (cut_column, "cannot be read as a store's column"),
-    "missing column": (lambda s: (s / "actions.npy").unlink(), "No file .*actions.npy"),
+    "missing column": (lambda s: (s / "rows.npy").unlink(), "No file .*rows.npy"),
     "garbled manifest": (
         lambda s: (s / "manifest.json").write_text("{"),
         "cannot be read as a store",

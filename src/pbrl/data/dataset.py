@@ -55,6 +55,8 @@ class TransitionDataset:
         episode_ends: ``[N]`` bool.
         info: what is known besides the rows.
         known_fingerprint: the fingerprint where it is already recorded (the store's manifest).
+        side_by_side: ``[N, 2S + A + 2]`` float32, the same observations, actions, rewards, next
+            observations and terminals in one array, where a store keeps them so.
     """
 
     observations: Floats
@@ -65,6 +67,7 @@ class TransitionDataset:
     episode_ends: Bools
     info: DatasetInfo = field(default_factory=lambda: DatasetInfo("unnamed"))
     known_fingerprint: str | None = field(default=None, repr=False)
+    side_by_side: Floats | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -1,7 +1,9 @@
 """Our own store: a directory of memory-mapped arrays for data larger than memory.
 
-The arrays on top are the training view (the six columns of a ``TransitionDataset``), ready to be
-mapped and sampled from. Under ``raw/`` lies what the view leaves out: the dropped rows, the
+On top lies the training view, ready to be mapped and sampled from: ``rows.npy`` holds every
+transition side by side (observation, action, reward, next observation, terminal), so that a
+minibatch touches one place of one file a row; rewards and flags, which are also read from end to
+end, have files of their own. Under ``raw/`` lies what the view leaves out: the dropped rows, the
 timeouts, and the file's own next observations where they differ from the view's. Together they give
 back the raw rows, so a store converts to any other format without loss.
 
@@ -17,12 +19,13 @@ import mmap
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pbrl.data.dataset import Bools, TransitionDataset, combine_digests
+from pbrl.data.column_file import ColumnFile
+from pbrl.data.dataset import Bools, TransitionDataset, column_digest, combine_digests
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
 from pbrl.data.validate import reading
 from pbrl.data.view import (
@@ -46,59 +49,9 @@ VIEW_COLUMNS = (
     "terminals",
     "episode_ends",
 )
+FILE_COLUMNS = ("rows", "rewards", "terminals", "episode_ends")
 VERIFY_BYTES = 1 << 28
 """Stores up to this size are checked against their checksums whenever they are opened."""
-
-
-class ColumnFile:
-    """A ``.npy`` file that grows by appending; its length is written into the header at the end.
-
-    Args:
-        path: the file.
-        dtype: of the values.
-        width: values a row; 0 for plain vectors.
-    """
-
-    def __init__(self, path: Path, dtype: str, width: int) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.width = width
-        self.length = 0
-        self.digest = hashlib.sha256()
-        self._file: IO[bytes] = path.open("wb")
-        self._header()
-
-    def _header(self) -> None:
-        # NumPy pads the header so that the first axis can grow in place.
-        shape = (self.length, self.width) if self.width else (self.length,)
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-    def append(self, values: NDArray[Any]) -> None:
-        """Adds rows."""
-        data = np.ascontiguousarray(values, self.dtype)
-        self._file.write(data.data)
-        self.digest.update(data.data)
-        self.length += len(data)
-
-    def close(self) -> None:
-        """Writes the final length."""
-        self._header()
-        self._file.close()
-
-    def abandon(self) -> None:
-        """Closes the file as it is."""
-        self._file.close()
-
-    def entry(self, root: Path) -> dict[str, Any]:
-        """This column's lines in the manifest."""
-        return {
-            "file": self.path.relative_to(root).as_posix(),
-            "dtype": self.dtype.str,
-            "shape": [self.length, self.width] if self.width else [self.length],
-            "sha256": self.digest.hexdigest(),
-        }
 
 
 class StoreWriter:
@@ -118,10 +71,8 @@ class StoreWriter:
         s, a = source.observation_dim, source.action_dim
         self.columns: dict[str, ColumnFile] = {}
         for name, dtype, width in (
-            ("observations", "<f4", s),
-            ("actions", "<f4", a),
+            ("rows", "<f4", 2 * s + a + 2),
             ("rewards", "<f4", 0),
-            ("next_observations", "<f4", s),
             ("terminals", "|b1", 0),
             ("episode_ends", "|b1", 0),
             ("raw/dropped_index", "<i8", 0),
@@ -141,6 +92,7 @@ class StoreWriter:
         horizon = source.metadata.horizon
         counts = choice.view == "d4rl" and not source.has_timeouts and horizon is not None
         self._counter = StepCounter(horizon) if counts and horizon is not None else None
+        self._digests = {name: hashlib.sha256() for name in VIEW_COLUMNS}
         self._pending: tuple[Rows, Bools, Bools] | None = None
         self._rows = 0
         self._low = np.full(a, np.inf, np.float32)
@@ -185,9 +137,13 @@ class StoreWriter:
             columns["raw/next_observations"].append(rows.next_observations[differs])
             columns["raw/dropped_next_observations"].append(rows.next_observations[~keep])
         for name in ("observations", "actions", "rewards", "terminals"):
-            columns[name].append(getattr(kept, name))
             columns[f"raw/dropped_{name}"].append(getattr(dropped, name))
-        columns["next_observations"].append(following[keep])
+        view = (kept.observations, kept.actions, kept.rewards, following[keep], kept.terminals)
+        for name, values in zip(VIEW_COLUMNS, (*view, ends[keep]), strict=True):
+            self._digests[name].update(np.ascontiguousarray(values).data)
+        columns["rows"].append(np.column_stack([v.astype(np.float32, copy=False) for v in view]))
+        columns["rewards"].append(kept.rewards)
+        columns["terminals"].append(kept.terminals)
         columns["episode_ends"].append(ends[keep])
         columns["raw/dropped_index"].append(self._rows + np.flatnonzero(~keep))
         if kept.timeouts is not None and dropped.timeouts is not None:
@@ -213,11 +169,13 @@ class StoreWriter:
             "version": VERSION,
             "transitions": self.columns["rewards"].length,
             "raw_rows": self._rows,
+            "observation_dim": self.source.observation_dim,
+            "action_dim": self.source.action_dim,
             "view": self.choice.view,
             "view_note": self.choice.note,
             "action_min": self._low.tolist(),
             "action_max": self._high.tolist(),
-            "fingerprint": combine_digests({n: entries[n]["sha256"] for n in VIEW_COLUMNS}),
+            "fingerprint": combine_digests({n: d.hexdigest() for n, d in self._digests.items()}),
             "metadata": self.source.metadata.to_json(),
             "columns": entries,
         }
@@ -255,8 +213,9 @@ class Store:
             self.action_min = np.asarray(manifest["action_min"], np.float32)
             self.action_max = np.asarray(manifest["action_max"], np.float32)
             entries: dict[str, dict[str, Any]] = dict(manifest["columns"])
-            if self.view not in ("d4rl", "episode", "file") or not set(VIEW_COLUMNS) <= {*entries}:
+            if self.view not in ("d4rl", "episode", "file") or not set(FILE_COLUMNS) <= {*entries}:
                 raise KeyError("columns")
+            s, a = int(manifest["observation_dim"]), int(manifest["action_dim"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise PbrlError(
                 f"{self.where} is not a pbrl store: its {MANIFEST} lacks or garbles {error}. "
@@ -268,11 +227,17 @@ class Store:
                 f"{VERSION}. Convert the data again, or update pbrl."
             )
         self.columns = {name: self._map(name, entry) for name, entry in entries.items()}
-        self._check_lengths()
+        self._check_lengths(s, a)
+        rows = self.columns["rows"]
+        self.columns |= {
+            "observations": rows[:, :s],
+            "actions": rows[:, s : s + a],
+            "next_observations": rows[:, s + a + 1 : -1],
+        }
         self.metadata = Metadata(path.name.removesuffix(".store"), str(path)).updated(
             self.where, manifest.get("metadata", {})
         )
-        size = sum(column.nbytes for column in self.columns.values())
+        size = sum(self.columns[name].nbytes for name in entries)
         if verify or (verify is None and size <= VERIFY_BYTES):
             self.verify(entries)
 
@@ -295,12 +260,14 @@ class Store:
             )
         return column  # type: ignore[no-any-return]
 
-    def _check_lengths(self) -> None:
+    def _check_lengths(self, s: int, a: int) -> None:
         n, c = self.transitions, self.columns
         dropped = len(c.get("raw/dropped_index", ()))
-        wrong = [name for name in VIEW_COLUMNS if len(c[name]) != n]
-        ranks = {"observations": 2, "actions": 2, "next_observations": 2}
-        wrong += [name for name in VIEW_COLUMNS if c[name].ndim != ranks.get(name, 1)]
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(FILE_COLUMNS, (n,))
+        shapes["rows"] = (n, 2 * s + a + 2)
+        wrong = [name for name, shape in shapes.items() if c[name].shape != shape]
+        if min(s, a) < 1 or self.action_min.shape != (a,) or self.action_max.shape != (a,):
+            wrong.append("dimensions")
         if wrong or n == 0 or n + dropped != self.raw_rows:
             raise PbrlError(
                 f"{self.where}: the columns do not fit together ({', '.join(wrong) or 'row count'})"
@@ -311,26 +278,28 @@ class Store:
         """Compares every column with its checksum."""
         if entries is None:
             entries = json.loads((self.path / MANIFEST).read_text())["columns"]
-        digests = {}
-        for name, column in self.columns.items():
+        for name in entries:
+            column = self.columns[name]
             digest = hashlib.sha256()
             for start in range(0, len(column), BLOCK):
                 digest.update(np.ascontiguousarray(column[start : start + BLOCK]).data)
-            digests[name] = digest.hexdigest()
-            if digests[name] != entries[name].get("sha256"):
+            if digest.hexdigest() != entries[name].get("sha256"):
                 raise PbrlError(
                     f"{self.where}: '{entries[name]['file']}' does not match its checksum; the "
                     "store is damaged, convert the data again."
                 )
-        if combine_digests({name: digests[name] for name in VIEW_COLUMNS}) != self.fingerprint:
+        columns = {name: column_digest(self.columns[name]) for name in VIEW_COLUMNS}
+        if combine_digests(columns) != self.fingerprint:
             raise PbrlError(f"{self.where}: the fingerprint does not match; convert again.")
 
     def dataset(self, info: Any) -> TransitionDataset:
         """The training view, mapped."""
         picked = {name: self.columns[name] for name in VIEW_COLUMNS}
-        for column in picked.values():
-            _random_access(column)
-        return TransitionDataset(**picked, info=info, known_fingerprint=self.fingerprint)
+        rows = self.columns["rows"]
+        _random_access(rows)
+        return TransitionDataset(
+            **picked, info=info, known_fingerprint=self.fingerprint, side_by_side=rows
+        )
 
     def source(self) -> RowSource:
         """The raw rows, put together again from the view and what it left out."""

@@ -89,7 +89,7 @@ class Summary:
             found.append(f"{self.duplicates:,} rows ({share:.1%}) repeat an earlier one exactly.")
         if self.terminals == 0:
             found.append("No row is terminal: every value target looks ahead.")
-        if not self.timeouts and len(self.lengths) == 1 and self.rows > 1:
+        if not self.timeouts and not self.terminals and self.rows > 1:
             found.append("No episode ends before the last row: all rows count as one episode.")
         low = [i for i, share in enumerate(self.coverage) if share < 0.25]
         if low:

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
+
+Matrix = NDArray[np.float32]
 
 
 class Batch(NamedTuple):
@@ -34,7 +37,8 @@ class TrainingData:
     """A preprocessed dataset to draw minibatches from.
 
     Data in memory are packed into one float32 matrix on the training device, so that a batch is a
-    single ``index_select``. Memory-mapped data stay in their files and are preprocessed row by row.
+    single ``index_select``. Memory-mapped data stay in their files, where a store keeps each row in
+    one place, and are preprocessed batch by batch.
 
     Args:
         dataset: the transitions, in the units of the log.
@@ -56,8 +60,12 @@ class TrainingData:
         s, a = dataset.observation_dim, dataset.action_dim
         self._widths = [s, a, 1, s, 1]
         self._packed: Tensor | None = None
+        self._mapped: Matrix | None = None
         if not dataset.memory_mapped:
             self._packed = torch.from_numpy(self._pack(dataset)).to(self.device)
+        elif dataset.side_by_side is not None:
+            # A plain view: indexing np.memmap itself costs more than the rows.
+            self._mapped = np.asarray(dataset.side_by_side)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -66,6 +74,9 @@ class TrainingData:
         """The rows ``index`` (``[B]`` int64, on the CPU for mapped data) as a batch."""
         if self._packed is not None:
             rows = self._packed.index_select(0, index)
+        elif self._mapped is not None:
+            taken = self._mapped.take(index.cpu().numpy(), axis=0)
+            rows = torch.from_numpy(self._map(taken)).to(self.device)
         else:
             picked = self.dataset.rows(index.cpu().numpy())
             rows = torch.from_numpy(self._pack(picked)).to(self.device)
@@ -78,13 +89,25 @@ class TrainingData:
         index = torch.randint(len(self), (size,), generator=generator, device=on)
         return self.gather(index)
 
-    def _pack(self, rows: TransitionDataset) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-        maps = self.preprocessing
+    def _pack(self, rows: TransitionDataset) -> Matrix:
         packed = np.empty((len(rows), sum(self._widths)), np.float32)
         s, a = self._widths[:2]
-        packed[:, :s] = maps.observations(rows.observations)
-        packed[:, s : s + a] = maps.actions(rows.actions)
-        packed[:, s + a] = maps.rewards(rows.rewards)
-        packed[:, s + a + 1 : -1] = maps.observations(rows.next_observations)
+        packed[:, :s] = rows.observations
+        packed[:, s : s + a] = rows.actions
+        packed[:, s + a] = rows.rewards
+        packed[:, s + a + 1 : -1] = rows.next_observations
         packed[:, -1] = rows.terminals
+        return self._map(packed)
+
+    def _map(self, packed: Matrix) -> Matrix:
+        """Raw rows side by side, in place to network units."""
+        maps = self.preprocessing
+        s, a = self._widths[:2]
+        if maps.changes_observations:
+            packed[:, :s] = maps.observations(packed[:, :s])
+            packed[:, s + a + 1 : -1] = maps.observations(packed[:, s + a + 1 : -1])
+        if maps.changes_actions:
+            packed[:, s : s + a] = maps.actions(packed[:, s : s + a])
+        if maps.changes_rewards:
+            packed[:, s + a] = maps.rewards(packed[:, s + a])
         return packed

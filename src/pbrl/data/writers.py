@@ -20,10 +20,11 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
+from pbrl.data.column_file import ColumnFile
 from pbrl.data.readers_hdf5 import METADATA_KEY as HDF5_METADATA
 from pbrl.data.readers_npz import METADATA_KEY as NPZ_METADATA
 from pbrl.data.rows import Rows, RowSource
-from pbrl.data.store import ColumnFile, StoreWriter, is_store
+from pbrl.data.store import StoreWriter, is_store
 from pbrl.data.view import ViewChoice
 from pbrl.errors import PbrlError, optional_import
 
