@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 
@@ -41,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if argv[0] not in COMMANDS:
             raise unknown_name("command", argv[0], COMMANDS)
+        # OpenMP threads that spin while they wait starve whoever shares their core: two trainings
+        # side by side then run many times slower. Must be set before torch is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         command = importlib.import_module(COMMANDS[argv[0]][0])
         return int(command.main(argv[1:]))
     except PbrlError as error:

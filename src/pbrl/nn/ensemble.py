@@ -292,7 +292,7 @@ class EnsembleMLP(nn.Module):
         depth = len(self.hidden)
         add(self.head_weight, depth, slope, activations[-1])
         add(self.head_bias, None, slope, ones.mT)
-        gradient = torch.bmm(slope.mT, weights[-1], out=self._workspace(rows, x)[-1])
+        gradient = torch.mul(slope.mT, weights[-1], out=self._workspace(rows, x)[-1])
         for layer in range(depth - 1, -1, -1):
             mask_(gradient, activations[layer])
             below = activations[layer - 1] if layer else stacked
@@ -319,7 +319,7 @@ class EnsembleMLP(nn.Module):
         h = x.expand(self.members, *x.shape)
         activations = self._workspace(len(x), x)[:-1]
         for weight, bias, out in zip(weights[:-1], self.biases, activations, strict=True):
-            h = torch.baddbmm(bias, h, weight, out=out).relu_()
+            h = add_relu_(torch.bmm(h, weight, out=out), bias)
         return activations
 
     def _workspace(self, rows: int, like: Tensor) -> list[Tensor]:
@@ -333,6 +333,13 @@ class EnsembleMLP(nn.Module):
             buffers = [like.new_empty(self.members, rows, width) for width in widths]
             self._work[key] = buffers
         return buffers
+
+
+def add_relu_(z: Tensor, bias: Tensor) -> Tensor:
+    """relu(z + bias) in place; on the CPU in one pass over memory."""
+    if z.device.type == "cpu":
+        return torch.ops.aten._add_relu_(z, bias)  # type: ignore[no-any-return]
+    return z.add_(bias).relu_()
 
 
 def mask_(gradient: Tensor, activation: Tensor) -> Tensor:
@@ -355,7 +362,7 @@ class _StackedReLU(torch.autograd.Function):
         biases, head_bias = parameters[depth + 1 : -1], parameters[-1]
         activations = [x]
         for weight, bias in zip(weights, biases, strict=True):
-            activations.append(torch.baddbmm(bias, activations[-1], weight).relu_())
+            activations.append(add_relu_(torch.bmm(activations[-1], weight), bias))
         ctx.depth = depth
         ctx.save_for_backward(*activations, *weights, head)
         return torch.baddbmm(head_bias, head, activations[-1].mT)  # [K, out, N]

@@ -1,0 +1,1 @@
+"""Training speed against the machine's own limit."""

@@ -1,0 +1,178 @@
+"""One variant, one process: heap and thread state of another would change the timings."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pbrl.algorithms import algorithm_class
+from pbrl.algorithms.pbrl import PBRLConfig
+from pbrl.bench.flops import pbrl_gflop
+from pbrl.bench.variants import ROWS, SIZES, Variant, by_name
+from pbrl.data.dataset import DatasetInfo, TransitionDataset
+from pbrl.data.training_data import TrainingData
+from pbrl.training.machine import keep_freed_memory, pick_device
+
+GEMM_SHAPE = (1408, 256, 256)
+
+
+def gemm_rate(calls: int, device: str = "cpu") -> float:
+    """GFLOP/s of ``mm`` at 1408x256x256 on the current threads."""
+    m, k, n = GEMM_SHAPE
+    left, right = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    torch.mm(left, right)
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        torch.mm(left, right)
+    _wait(device)
+    return calls * 2 * m * k * n / (time.perf_counter() - start) / 1e9
+
+
+def made_up_data(observation_dim: int, action_dim: int, rows: int = ROWS) -> TransitionDataset:
+    """Random transitions of the shape of a Gym dataset."""
+    rng = np.random.default_rng(0)
+    ends = np.arange(rows) % 1000 == 999
+    return TransitionDataset(
+        rng.standard_normal((rows, observation_dim), np.float32),
+        rng.uniform(-1, 1, (rows, action_dim)).astype(np.float32),
+        rng.standard_normal(rows, np.float32) + 1,
+        rng.standard_normal((rows, observation_dim), np.float32),
+        np.zeros(rows, np.bool_),
+        ends,
+        DatasetInfo("hopper-bench", env_id=None),
+    )
+
+
+def measure(variant: Variant, threads: int, seconds: float, device: str) -> dict[str, Any]:
+    """Median milliseconds a step, the GEMM rate around it, peak memory and size."""
+    torch.set_num_threads(threads)
+    s, a = SIZES
+    data = TrainingData(made_up_data(s, a), device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    performed = None
+    if variant.yardstick:
+        from pbrl.bench.yardstick import PlainPBRL
+
+        assert isinstance(variant.config, PBRLConfig)
+        plain = PlainPBRL(variant.config, s, a)
+        update: Any = plain.update
+        parameters = plain.parameters
+    else:
+        if device == "cpu":
+            keep_freed_memory()
+        algorithm = algorithm_class(variant.algorithm)(variant.config, s, a, device=device)
+        algorithm.prepare(data)
+        update = algorithm.update
+        parameters = sum(
+            p.numel()
+            for name, network in algorithm.networks().items()
+            if not name.startswith("target")
+            for p in network.parameters()
+        )
+        for _ in range(2):
+            update(data.sample(variant.config.batch_size, generator))
+        if not isinstance(variant.config, PBRLConfig):
+            performed = _performed_gflop(update, data, variant, generator)
+    times: list[float] = []
+    rates: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(times) < 5:
+        rates.append(gemm_rate(10, device))
+        batch = data.sample(variant.config.batch_size, generator)
+        _wait(device)
+        start = time.perf_counter()
+        update(batch)
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    if isinstance(variant.config, PBRLConfig):
+        performed = pbrl_gflop(variant.config, s, a)
+    return {
+        "variant": variant.name,
+        "ms_per_step": 1000 * float(np.median(times[1:])),
+        "gemm_gflops": float(np.median(rates[1:])),
+        "gflop": performed,
+        "gflop_counted": "analytically" if isinstance(variant.config, PBRLConfig) else "as run",
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parameters": parameters,
+        "threads": threads,
+        "steps": len(times),
+    }
+
+
+def measure_loop(variant: Variant, threads: int, seconds: float) -> dict[str, Any]:
+    """The same update inside ``pbrl train``: sampling, logging and checkpoints included.
+
+    The bare update runs in the same process, before and after, so that the ratio is fair.
+    """
+    from pbrl.training.config import make_config
+    from pbrl.training.loop import run_training
+
+    bare = measure(variant, threads, seconds / 2, "cpu")
+    per_step = bare["ms_per_step"] / 1000
+    steps = max(200, int(seconds / per_step))
+    with tempfile.TemporaryDirectory() as directory:
+        config = make_config(
+            variant.algorithm,
+            "paper",
+            n_ood=variant.config.n_ood,  # type: ignore[attr-defined]
+            steps=steps,
+            run_dir=Path(directory) / "run",
+            threads=threads,
+            eval=False,
+        )
+        started = time.perf_counter()
+        run = run_training(config, made_up_data(*SIZES), quiet=True)
+        total = time.perf_counter() - started
+        rates = [r["steps_per_second"] for r in run.metrics() if r["kind"] == "train"]
+    again = measure(variant, threads, seconds / 2, "cpu")
+    both = (bare["ms_per_step"] + again["ms_per_step"]) / 2
+    loop = 1000 / float(np.median(rates[1:] or rates))
+    return {
+        "variant": variant.name + " in pbrl train",
+        "ms_per_step": loop,
+        "bare_ms_per_step": both,
+        "overhead": loop / both - 1,
+        "steps": steps,
+        "threads": threads,
+        "total_seconds": total,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def _performed_gflop(update: Any, data: TrainingData, variant: Variant, generator: Any) -> float:
+    """What one update really does, counted by torch."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        update(data.sample(variant.config.batch_size, generator))
+    return counter.get_total_flops() / 1e9
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Measure what the arguments name and print one JSON object."""
+    name, threads, seconds, device, kind = sys.argv[1:]
+    variant = by_name(name)
+    chosen = pick_device(device)
+    if kind == "loop":
+        result = measure_loop(variant, int(threads), float(seconds))
+    else:
+        result = measure(variant, int(threads), float(seconds), chosen)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

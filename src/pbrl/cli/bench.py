@@ -1,0 +1,236 @@
+"""``pbrl bench``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
+from pbrl.errors import PbrlError
+from pbrl.training.files import write_json
+
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Measure training speed on this machine, interleaved, one process a variant.
+
+    Attributes:
+        quick: PBRL, PBRL-Prior and the yardstick only, under a minute.
+        scaling: how the cost grows with K, N_ood, batch and width instead.
+        parallel: two one-thread runs beside each other against one run with two threads instead.
+        loop: the update inside pbrl train against the bare update instead.
+        only: measure only variants whose name contains this.
+        threads: CPU threads of a process; 0: all cores.
+        rounds: how often each variant is measured.
+        seconds: length of one measurement.
+        device: cpu or cuda.
+        json: also write the figures to this file.
+        picture: also draw bars to this file (PNG).
+    """
+
+    quick: bool = False
+    scaling: bool = False
+    parallel: bool = False
+    loop: bool = False
+    only: str | None = None
+    threads: int = 0
+    rounds: int = 3
+    seconds: float = 4.0
+    device: Literal["cpu", "cuda", "auto"] = "auto"
+    json: Path | None = None
+    picture: Path | None = Path("bench.png")
+
+
+def main(argv: list[str]) -> int:
+    """Run ``pbrl bench`` with these words; returns the exit code."""
+    a = tyro.cli(BenchArguments, args=argv, prog="pbrl bench")
+    threads = a.threads or len(os.sched_getaffinity(0))
+    console = Console()
+    if a.parallel:
+        results = _parallel(threads, a.seconds)
+        _print_parallel(results, console)
+    elif a.loop:
+        names = ["pbrl N_ood=10", "pbrl N_ood=2"]
+        results = _rounds([n for n in names if a.only is None or a.only in n], threads, a, "loop")
+        for r in results:
+            console.print(
+                f"{r['variant']}: {r['ms_per_step']:.1f} ms a step, the bare update "
+                f"{r['bare_ms_per_step']:.1f} ms: {100 * r['overhead']:+.1f} % around it",
+                highlight=False,
+            )
+    elif a.scaling:
+        results = _rounds(_scaling_names(), threads, a, "step")
+        _print_scaling(results, console)
+    else:
+        variants = pbrl_variants() + ([] if a.quick else other_variants())
+        if a.quick:
+            quick = ("pbrl N_ood=10", "pbrl N_ood=2", "pbrl-prior N_ood=10", "plain N_ood=2")
+            variants = [v for v in variants if v.name in quick]
+        names = [v.name for v in variants if a.only is None or a.only in v.name]
+        if not names:
+            raise PbrlError(f"No variant's name contains '{a.only}'.")
+        results = _rounds(names, threads, a, "step")
+        _print_table(results, console)
+        if a.picture is not None:
+            draw(results, a.picture)
+            console.print(f"Picture: {a.picture}")
+    if a.json is not None:
+        write_json(a.json, results)
+    return 0
+
+
+def _rounds(names: list[str], threads: int, a: BenchArguments, kind: str) -> list[dict[str, Any]]:
+    """Measure every variant once a round, so that slow minutes of the machine hit all alike."""
+    rounds, seconds = (1, 2.0) if a.quick else (a.rounds, a.seconds)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=rounds * len(names))
+        for _ in range(rounds):
+            for name in names:
+                progress.update(task, description=name)
+                process = _start(name, threads, seconds, a.device, kind)
+                found[name].append(_finish(process, name))
+                progress.advance(task)
+    return [_median(measured) for measured in found.values()]
+
+
+def _start(
+    name: str, threads: int, seconds: float, device: str, kind: str
+) -> subprocess.Popen[str]:
+    by_name(name)
+    words = [name, str(threads), str(seconds), device, kind]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pbrl.bench.worker", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def _finish(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    out, err = process.communicate()
+    if process.returncode:
+        last = err.strip().splitlines()[-1] if err.strip() else "no message"
+        raise PbrlError(f"Measuring '{name}' failed: {last}")
+    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return result
+
+
+def _median(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    out = dict(measured[0])
+    for key, value in out.items():
+        if isinstance(value, float):
+            out[key] = float(np.median([m[key] for m in measured]))
+    out["ms_per_round"] = [m["ms_per_step"] for m in measured]
+    if out.get("gflop") and out.get("gemm_gflops"):
+        out["steps_per_second"] = 1000 / out["ms_per_step"]
+        fractions = [m["gflop"] / (m["ms_per_step"] / 1000) / m["gemm_gflops"] for m in measured]
+        out["fraction_of_gemm"] = float(np.median(fractions))
+    return out
+
+
+def _print_table(results: list[dict[str, Any]], console: Console) -> None:
+    gemm = float(np.median([r["gemm_gflops"] for r in results]))
+    threads = results[0]["threads"]
+    table = Table(
+        "variant", "ms/step", "steps/s", "s per 1000", "GFLOP", "of GEMM", "peak MB", "parameters",
+        title=f"{threads} threads; GEMM rate in the same run {gemm:.0f} GFLOP/s",
+    )  # fmt: skip
+    for r in results:
+        table.add_row(
+            r["variant"], f"{r['ms_per_step']:.1f}", f"{r['steps_per_second']:.1f}",
+            f"{r['ms_per_step']:.1f}", f"{r['gflop']:.2f}", f"{100 * r['fraction_of_gemm']:.0f} %",
+            f"{r['peak_rss_mb']:.0f}", f"{r['parameters'] / 1e6:.2f} M",
+        )  # fmt: skip
+    console.print(table)
+    times = {r["variant"]: r["ms_per_step"] for r in results}
+    for name in times:
+        plain = name.replace("pbrl ", "plain ")
+        if plain != name and plain in times:
+            ratio = times[plain] / times[name]
+            console.print(f"{name}: {ratio:.2f} times as fast as {plain}", highlight=False)
+
+
+def _scaling_names() -> list[str]:
+    changes: list[dict[str, int]] = [{}]
+    changes += [{"k": k} for k in (2, 5, 20)]
+    changes += [{"n": n} for n in (1, 5, 10)]
+    changes += [{"batch": b} for b in (64, 512, 1024)]
+    changes += [{"width": w} for w in (64, 128, 512)]
+    return [scaling_name(**c) for c in changes]
+
+
+def _print_scaling(results: list[dict[str, Any]], console: Console) -> None:
+    base = results[0]
+    groups = {
+        "K": slice(1, 4),
+        "N_ood + 1": slice(4, 7),
+        "batch": slice(7, 10),
+        "width": slice(10, 13),
+    }
+    values = {"K": (10, 2, 5, 20), "N_ood + 1": (3, 2, 6, 11), "batch": (256, 64, 512, 1024),
+              "width": (256, 64, 128, 512)}  # fmt: skip
+    table = Table("what grows", "values", "ms/step", "fitted exponent")
+    for name, rows in groups.items():
+        chosen = [base, *results[rows]]
+        order = np.argsort(values[name])
+        x = np.array(values[name])[order]
+        y = np.array([r["ms_per_step"] for r in chosen])[order]
+        slope = float(np.polyfit(np.log(x), np.log(y), 1)[0])
+        table.add_row(
+            name, ", ".join(map(str, x)), ", ".join(f"{v:.1f}" for v in y), f"{slope:.2f}"
+        )
+    console.print(table)
+
+
+def _parallel(threads: int, seconds: float) -> list[dict[str, Any]]:
+    """Throughput of one run with all threads, of as many one-thread runs side by side, again."""
+    name = "pbrl N_ood=2"
+    out: list[dict[str, Any]] = []
+    for runs, each in ((1, threads), (threads, 1), (1, 1)) * 2:
+        processes = [_start(name, each, seconds * 3, "cpu", "step") for _ in range(runs)]
+        time.sleep(0)
+        measured = [_finish(p, name) for p in processes]
+        rate = sum(1000 / m["ms_per_step"] for m in measured)
+        out.append({"runs": runs, "threads_each": each, "steps_per_second": rate})
+    return out
+
+
+def _print_parallel(results: list[dict[str, Any]], console: Console) -> None:
+    table = Table("runs", "threads each", "steps/s in total")
+    totals: dict[tuple[int, int], list[float]] = {}
+    for r in results:
+        totals.setdefault((r["runs"], r["threads_each"]), []).append(r["steps_per_second"])
+    for (runs, each), rates in totals.items():
+        table.add_row(str(runs), str(each), f"{np.mean(rates):.2f}")
+    console.print(table)
+
+
+def draw(results: list[dict[str, Any]], path: Path) -> None:
+    """Bars of milliseconds a step, with the time the GEMM rate alone would allow."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.5 + 0.38 * len(results)), layout="constrained")
+    axes = figure.subplots()
+    for i, r in enumerate(results):
+        limit = 1000 * r["gflop"] / r["gemm_gflops"]
+        axes.barh(i, r["ms_per_step"], color="tab:blue" if "plain" not in r["variant"] else "0.6")
+        axes.plot([limit, limit], [i - 0.4, i + 0.4], color="black")
+        axes.text(r["ms_per_step"], i, f" {100 * r['fraction_of_gemm']:.0f} %", va="center")
+    axes.set(yticks=range(len(results)), xlabel="ms a step (black: limit by the GEMM rate)")
+    axes.set_yticklabels([r["variant"] for r in results])
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=120)
