@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from pbrl.errors import PbrlError
 FORMATS = ["a.hdf5", "b.npz", "c.csv", "d.parquet", "e.store"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rows=any_rows(), origin=st.sampled_from(["hdf5", "npz"]), order=st.permutations(FORMATS))
 def test_round_trips_and_transitions(rows: Rows, origin: str, order: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -53,6 +54,22 @@ def test_round_trips_and_transitions(rows: Rows, origin: str, order: list[str]) 
             if rows.next_observations is not None and target != "e.store":
                 own = load_dataset(path, next_observations="file")
                 assert own.next_observations.tobytes() == rows.next_observations.tobytes()
+
+
+@pytest.mark.parametrize("view", ["file", "shift"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_keeps_next_observations_its_view_does_not_use(
+    tmp_path: Path, seed: int, view: Any
+) -> None:
+    rows = random_rows(seed, 60, end_rate=0.6)
+    path = write_hdf5(tmp_path / "x.hdf5", as_arrays(rows))
+    convert(path, tmp_path / "x.store", next_observations=view)
+    assert_same_rows(open_source(tmp_path / "x.store").source.read(), rows)
+    loaded, expected = (
+        load_dataset(tmp_path / "x.store"),
+        load_dataset(path, next_observations=view),
+    )
+    assert loaded.fingerprint == expected.fingerprint
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,6 +133,7 @@ def test_real_slices_survive_the_tour(real_data: Path, tmp_path: Path) -> None:
     for origin in (
         real_data / "d4rl-slices" / "halfcheetah_medium_replay-v1.hdf5",
         real_data / "d4rl-slices" / "pen-human-v0.hdf5",
+        real_data / "d4rl-slices" / "hopper_medium-v2.hdf5",
     ):
         expected, path = load_dataset(origin), Path(origin)
         rows = open_source(origin).source.read()
