@@ -113,6 +113,11 @@ def collect(
     _require_positive(steps=steps, train_steps=train_steps)
     if seed < 0 or start_steps < 0:
         raise PbrlError("--seed and --start-steps must not be negative.")
+    if tiers != ["random"] and train_steps <= start_steps:
+        raise PbrlError(
+            f"SAC would only act at random: --train-steps {train_steps} must be larger than "
+            f"--start-steps {start_steps}."
+        )
     folder, files = _places(env_id, tiers, Path(out).expanduser(), file_format)
     use_threads(threads)
     console = Console(stderr=True)
@@ -209,6 +214,7 @@ class _Tiers:
     def __init__(self, training: OnlineTraining, player: Player) -> None:
         self.training, self.player = training, player
         self.chosen: dict[str, Any] = {}
+        self._trials: dict[int, float] = {}
 
     def choose(self, console: Console, quiet: bool) -> None:
         """Play the snapshots and remember which are medium and expert."""
@@ -222,8 +228,6 @@ class _Tiers:
         steps = [
             step for step in self.training.snapshot_steps if step > self.training.config.start_steps
         ]
-        if not steps:
-            raise PbrlError("--train-steps must be larger than --start-steps.")
         if not quiet:
             console.print("Playing snapshots to choose the medium and the expert policy …")
         seed = self.training.config.seed
@@ -249,8 +253,10 @@ class _Tiers:
             console.print("SAC has not learned anything yet: give it more --train-steps.")
 
     def _trial(self, step: int) -> float:
-        seed = self.training.config.seed
-        return float(self._returns(step, TRIAL_EPISODES, (seed, 5, step)).mean())
+        if step not in self._trials:
+            seed = (self.training.config.seed, 5, step)
+            self._trials[step] = float(self._returns(step, TRIAL_EPISODES, seed).mean())
+        return self._trials[step]
 
     def _returns(self, step: int, episodes: int, seed: tuple[int, ...]) -> Any:
         return self.player.returns(self.at(step), episodes, seed)

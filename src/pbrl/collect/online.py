@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class Replay:
         shape = (steps, sum(self.widths))
         try:
             if not path.exists():
-                np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+                _allocate(path, shape)
             self.table: NDArray[np.float32] = np.load(path, mmap_mode="r+", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise PbrlError(
@@ -135,6 +136,16 @@ class Replay:
     def flush(self) -> None:
         """Bring the rows to the disk."""
         self.table.flush()  # type: ignore[attr-defined]
+
+
+def _allocate(path: Path, shape: tuple[int, int]) -> None:
+    """Make an empty table whose room on the disk is taken at once: a full disk shows up here."""
+    temporary = path.with_suffix(".tmp")
+    np.lib.format.open_memmap(temporary, "w+", np.float32, shape).flush()
+    if hasattr(os, "posix_fallocate"):
+        with open(temporary, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
+    os.replace(temporary, path)
 
 
 class OnlineTraining:

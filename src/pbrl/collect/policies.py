@@ -155,7 +155,10 @@ class StoredPolicy:
         distribution: str,
         deterministic: bool,
     ) -> None:
-        activations = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}
+        activations: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+            "relu": lambda x: np.maximum(x, 0),
+            "tanh": np.tanh,
+        }
         if nonlinearity not in activations:
             raise PbrlError(f"The stored policy has an unknown nonlinearity '{nonlinearity}'.")
         self.activation = activations[nonlinearity]

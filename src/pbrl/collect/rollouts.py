@@ -129,11 +129,3 @@ def _rows(log: list[tuple[Any, ...]]) -> Rows:
         np.array(timeouts, np.bool_) & ~np.array(terminals, np.bool_),
         np.stack(after).astype(np.float32),
     )
-
-
-def mean_return(rows: Rows) -> float:
-    """Mean return of the episodes of ``rows``, the cut ones included."""
-    ends = rows.terminals if rows.timeouts is None else rows.terminals | rows.timeouts
-    episodes = np.concatenate([[0], np.cumsum(ends)[:-1]])
-    sums = np.bincount(episodes, weights=rows.rewards.astype(np.float64))
-    return float(sums.mean())
