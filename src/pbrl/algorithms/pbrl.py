@@ -141,9 +141,12 @@ class PBRL(Algorithm):
             "n_ood": 2,
             "hidden": (64, 64),
             "policy_hidden": (64, 64),
+            "batch_size": 128,
+            "gamma": 0.98,
+            "tau": 0.01,
             "critic_lr": 1e-3,
-            "actor_lr": 3e-4,
-            "alpha_lr": 3e-4,
+            "actor_lr": 1e-3,
+            "alpha_lr": 1e-3,
         },
     }
     config: PBRLConfig
