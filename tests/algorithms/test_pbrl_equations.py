@@ -184,7 +184,7 @@ class PlainPBRL:
             weight.append(torch.full((len(actions),), w, dtype=torch.float64))
 
         q = self.q(self.critics, s, a, self.u_vectors)
-        loss = sum((q[k] - y[k]).square().mean() for k in range(len(q)))
+        loss = torch.stack([(q[k] - y[k]).square().mean() for k in range(len(q))]).sum()
         if groups:
             q_ood = self.q(self.critics, torch.cat(s_ood), torch.cat(a_ood), self.u_vectors)
             fixed = q_ood.detach()
@@ -195,24 +195,21 @@ class PlainPBRL:
                 )
             if c.ood_target == "zero":
                 target = torch.zeros_like(target)
-            loss = loss + sum(
-                (q_ood[k] - target[k]).square().mean() for k in range(len(q))
-            )  # Eq. 6
+            for k in range(len(q)):
+                loss = loss + (q_ood[k] - target[k]).square().mean()  # Eq. 6
         if c.l2:
-            loss = loss + c.l2 * sum(
-                net[i].square().sum() for net in self.critics for i in range(0, len(net), 2)
-            )
+            matrices = [net[i] for net in self.critics for i in range(0, len(net), 2)]
+            loss = loss + c.l2 * torch.stack([m.square().sum() for m in matrices]).sum()
         for adam in self.critic_adams:
             adam.zero_grad()
-        assert isinstance(loss, Tensor)
         loss.backward()
         for adam in self.critic_adams:
             adam.step()
         for layer, u in self.u_vectors.items():
             for k, net in enumerate(self.critics):
-                w = net[2 * layer].detach()
-                m = w.T if layer == len(net) // 2 - 1 else w
-                new = m @ (m.T @ u[k])
+                matrix = net[2 * layer].detach()
+                matrix = matrix.T if layer == len(net) // 2 - 1 else matrix
+                new = matrix @ (matrix.T @ u[k])
                 u[k] = new / new.norm()
 
         q_pi = self.q(self.critics, s, a_pi, self.u_vectors)

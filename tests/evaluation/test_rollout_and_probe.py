@@ -19,7 +19,8 @@ ENV = "InvertedPendulum-v5"
 
 
 def proportional(observations: NDArray[Any]) -> NDArray[Any]:
-    return np.clip(observations[:, :1] * 2 + observations[:, 1:2] * 8, -3, 3)
+    actions: NDArray[Any] = np.clip(observations[:, :1] * 2 + observations[:, 1:2] * 8, -3, 3)
+    return actions
 
 
 def test_batched_episodes_equal_single_ones() -> None:
@@ -67,7 +68,9 @@ def agent_and_data() -> tuple[Agent, TransitionDataset]:
         DatasetInfo("made up"),
     )
     config = PBRLConfig(hidden=(8,), policy_hidden=(8,), ensemble_size=3)
-    maps = Preprocessing.fit(dataset, action_low=np.zeros(2), action_high=np.full(2, 10.0))
+    maps = Preprocessing.fit(
+        dataset, action_low=np.zeros(2, np.float32), action_high=np.full(2, 10, np.float32)
+    )
     return Agent(PBRL(config, 3, 2), maps), dataset
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ SHAPES = [(3, 4, (8,)), (2, 5, (16, 16)), (5, 3, (8, 12, 6)), (10, 23, (32, 32, 
 
 
 def make(
-    members: int = 3, in_dim: int = 4, hidden: tuple[int, ...] = (8, 8), **options: object
+    members: int = 3, in_dim: int = 4, hidden: tuple[int, ...] = (8, 8), **options: Any
 ) -> EnsembleMLP:
     generator = torch.Generator().manual_seed(0)
-    return EnsembleMLP(members, in_dim, hidden, generator=generator, **options)  # type: ignore[arg-type]
+    return EnsembleMLP(members, in_dim, hidden, generator=generator, **options)
 
 
 def plain(net: EnsembleMLP, x: Tensor, sigma: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -50,7 +51,8 @@ def power_sigma(weight: Tensor, u: Tensor) -> Tensor:
     with torch.no_grad():
         v = weight.T @ u
         v = v / v.norm()
-    return (u.T @ weight @ v).squeeze()
+    sigma: Tensor = (u.T @ weight @ v).squeeze()
+    return sigma
 
 
 def gradients(net: nn.Module) -> list[Tensor]:
@@ -64,7 +66,7 @@ def assert_close(fast: list[Tensor], slow: list[Tensor], tolerance: float = 1e-5
         assert float((f.double() - s).abs().max() / scale) < tolerance
 
 
-OPTIONS: list[dict[str, object]] = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"layer_norm": True},
     {"activation": "silu"},
@@ -78,7 +80,7 @@ OPTIONS: list[dict[str, object]] = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_every_way_through_the_weights_matches_plain_autograd(
-    shape: tuple[int, int, tuple[int, ...]], options: dict[str, object], chunk: int
+    shape: tuple[int, int, tuple[int, ...]], options: dict[str, Any], chunk: int
 ) -> None:
     net = make(*shape, **options)
     net.chunk_rows = chunk
@@ -140,17 +142,21 @@ def test_extreme_member_and_its_action_gradient(prior_scale: float | None, large
     torch.testing.assert_close(fast_a.grad.double(), slow_a.grad, rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in critics.parameters()), "the critics are frozen"
 
-    # Frozen critics, all members: the mean objective's way.
-    fast_a.grad, slow_a.grad = None, None
-    critics(s, fast_a, frozen=True).mean(0).sum().backward()
-    x = torch.cat([s.double(), slow_a], 1)
-    q = plain(reference.main, x, power_sigma)
-    if reference.prior is not None:
-        q = q + 1.5 * plain(reference.prior, x, power_sigma)
+
+def test_frozen_critics_pass_gradients_to_the_actions_only() -> None:
+    generator = torch.Generator().manual_seed(3)
+    critics = Critics(5, 3, 2, (16, 16), prior_scale=1.5, generator=generator)
+    reference = copy.deepcopy(critics).double()
+    s, a = torch.randn(30, 3), torch.randn(30, 2)
+    fast, slow = a.clone().requires_grad_(), a.double().requires_grad_()
+    critics(s, fast, frozen=True).mean(0).sum().backward()
+    x = torch.cat([s.double(), slow], 1)
+    assert reference.prior is not None
+    q = plain(reference.main, x, power_sigma) + 1.5 * plain(reference.prior, x, power_sigma)
     q.mean(0).sum().backward()
-    assert fast_a.grad is not None
-    assert slow_a.grad is not None
-    torch.testing.assert_close(fast_a.grad.double(), slow_a.grad, rtol=1e-4, atol=1e-6)
+    assert fast.grad is not None
+    assert slow.grad is not None
+    torch.testing.assert_close(fast.grad.double(), slow.grad, rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in critics.parameters())
 
 

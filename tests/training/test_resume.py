@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pendulum_log import ENV, SMALL, write_log
 
 import pbrl
-from conftest import ENV, SMALL, write_log
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.metrics import CLOCK_FIELDS, read_metrics
 
-STEPS = 1500
+STEPS = 900
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "pendulum.npz")
 
 
 def command(log: Path, run_dir: Path, *more: str) -> list[str]:
@@ -67,7 +72,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(
     log, reference = whole
     run_dir = tmp_path / "run"
     # Anywhere between the first record and the end, and not only between two steps.
-    moment = random.Random(attempt).uniform(70, STEPS - 100)
+    moment = random.Random(attempt).uniform(70, STEPS - 150)
     process = subprocess.Popen(
         command(log, run_dir), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

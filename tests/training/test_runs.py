@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pendulum_log import ENV, SMALL, write_log
 
 import pbrl
-from conftest import ENV, SMALL, write_log
 from pbrl.cli.main import main
 from pbrl.training import files
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "pendulum.npz")
 
 
 def small(dataset: Any, run_dir: Path, **more: Any) -> pbrl.Run:
@@ -163,7 +168,7 @@ def test_write_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(pbrl.PbrlError, match="No space left"):
         files.write_json(target, {"a": 2})
     assert json.loads(target.read_text()) == {"a": 1}

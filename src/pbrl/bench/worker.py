@@ -154,7 +154,7 @@ def _performed_gflop(update: Any, data: TrainingData, variant: Variant, generato
 
     with FlopCounterMode(display=False) as counter:
         update(data.sample(variant.config.batch_size, generator))
-    return counter.get_total_flops() / 1e9
+    return float(counter.get_total_flops()) / 1e9
 
 
 def _wait(device: str) -> None:

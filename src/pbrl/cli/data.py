@@ -135,19 +135,8 @@ def _print_help() -> None:
     console.print("\nEach command has --help.")
 
 
-def parse_columns(entries: tuple[str, ...]) -> dict[str, str] | None:
-    """``("rewards=r", …)`` as a map from role to columns."""
-    mapping: dict[str, str] = {}
-    for entry in entries:
-        role, sign, names = entry.partition("=")
-        if not sign or not names:
-            raise PbrlError(f"--columns takes ROLE=NAME, got '{entry}'.")
-        mapping[role.strip()] = names
-    return mapping or None
-
-
 def _inspect(options: Inspect) -> int:
-    from pbrl.data.loading import open_source
+    from pbrl.data.loading import open_source, parse_columns
     from pbrl.data.summary import summarize
 
     reading = options.reading
@@ -238,6 +227,7 @@ def _short(value: float | None) -> str:
 
 def _convert(options: Convert) -> int:
     from pbrl.data.convert import convert
+    from pbrl.data.loading import parse_columns
 
     console = Console()
     reading = options.reading

@@ -10,7 +10,6 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pbrl.data import load_dataset
 from pbrl.evaluation.probe import DESCRIPTIONS, probe
 from pbrl.training.files import write_json
 from pbrl.training.run import Run
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> int:
     """Run ``pbrl probe`` with these words; returns the exit code."""
     arguments = tyro.cli(ProbeArguments, args=argv, prog="pbrl probe")
     run = Run.open(arguments.run)
-    dataset = load_dataset(arguments.dataset or run.config.dataset)
+    dataset = run.config.load_dataset(arguments.dataset)
     result = probe(run.agent(arguments.step), dataset, rows=arguments.rows, seed=arguments.seed)
     write_json(run.path / "probe.json", {"dataset": dataset.info.name, **result})
     draw_probe(result, run.path / "probe.png")

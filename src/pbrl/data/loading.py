@@ -112,6 +112,17 @@ class Opened:
     store: Store | None = None
 
 
+def parse_columns(entries: tuple[str, ...]) -> dict[str, str] | None:
+    """``("rewards=r", …)`` as a map from role to columns."""
+    mapping: dict[str, str] = {}
+    for entry in entries:
+        role, sign, names = entry.partition("=")
+        if not sign or not names:
+            raise PbrlError(f"--columns takes ROLE=NAME, got '{entry}'.")
+        mapping[role.strip()] = names
+    return mapping or None
+
+
 def open_source(
     source: str | os.PathLike[str],
     columns: Columns = None,

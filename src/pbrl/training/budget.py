@@ -7,7 +7,6 @@ import time
 import torch
 
 from pbrl.algorithms import algorithm_class
-from pbrl.data import load_dataset
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
@@ -26,10 +25,7 @@ def steps_for_hours(config: TrainConfig, hours: float) -> int:
     device = pick_device(config.device)
     if config.tune_allocator and device == "cpu":
         keep_freed_memory()
-    dataset = load_dataset(
-        config.dataset, clip_actions=config.clip_actions, env_id=config.env_id,
-        action_low=config.action_low, action_high=config.action_high,
-    )  # fmt: skip
+    dataset = config.load_dataset()
     data = TrainingData(dataset, device=device)
     algorithm = algorithm_class(config.algorithm)(config.settings, device=device)
     algorithm.prepare(data)

@@ -13,6 +13,8 @@ from typing import Any, Literal
 from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.base import AlgorithmConfig, require
 from pbrl.algorithms.pbrl import PBRLConfig
+from pbrl.data.dataset import TransitionDataset
+from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
 
@@ -52,6 +54,7 @@ class TrainConfig:
         action_low: declared lower bounds of the actions (one number, or one a dimension).
         action_high: declared upper bounds of the actions.
         clip_actions: clip data actions outside their bounds instead of refusing them.
+        columns: other column names of a CSV or Parquet table, each as ROLE=NAME.
         tensorboard: write TensorBoard events.
         wandb: a Weights & Biases project to log to; off when omitted.
         tune_allocator: keep freed memory in the process (glibc); saves page faults every step.
@@ -80,6 +83,7 @@ class TrainConfig:
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
     clip_actions: bool = False
+    columns: tuple[str, ...] = ()
     tensorboard: bool = True
     wandb: str | None = None
     tune_allocator: bool = True
@@ -93,6 +97,18 @@ class TrainConfig:
         for name in ("eval_every", "checkpoint_every", "keep_every", "log_every", "threads"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(0 <= self.seed < 2**31, f"seed must lie in [0, 2^31), got {self.seed}")
+
+    def load_dataset(self, source: str | None = None) -> TransitionDataset:
+        """The data this config names (or ``source``), read as it says."""
+        return load_dataset(
+            self.dataset if source is None else source,
+            next_observations=self.next_observations,
+            clip_actions=self.clip_actions,
+            action_low=self.action_low,
+            action_high=self.action_high,
+            columns=parse_columns(self.columns),
+            env_id=self.env_id,
+        )
 
     def resolved(self) -> TrainConfig:
         """With intervals and run directory filled in."""

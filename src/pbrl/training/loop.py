@@ -24,7 +24,6 @@ from torch import Tensor
 from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import Algorithm
-from pbrl.data import load_dataset
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing, bounded_actions
 from pbrl.data.training_data import TrainingData
@@ -203,14 +202,7 @@ def _open_session(
     assert config.run_dir is not None
     notes: list[str] = []
     if dataset is None:
-        dataset = load_dataset(
-            config.dataset,
-            next_observations=config.next_observations,
-            clip_actions=config.clip_actions,
-            action_low=config.action_low,
-            action_high=config.action_high,
-            env_id=config.env_id,
-        )
+        dataset = config.load_dataset()
     notes += dataset.info.notes
     if len(dataset) < config.settings.batch_size:
         raise PbrlError(

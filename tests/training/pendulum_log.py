@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 SMALL: dict[str, Any] = {
     "hidden": (16, 16),
@@ -37,8 +36,3 @@ def write_log(path: Path, rows: int = 400, seed: int = 0, **changes: Any) -> Pat
     }
     np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
     return path
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return write_log(tmp_path / "pendulum.npz")
