@@ -123,7 +123,7 @@ def resamples(scores: Scores, repetitions: int, seed: int) -> Scores:
     The legacy generator is used on purpose: it makes the very draws that rliable makes after
     ``numpy.random.seed(seed)``.
     """
-    generator = np.random.RandomState(seed)  # noqa: NPY002
+    generator = np.random.RandomState(seed)
     runs, tasks = scores.shape
     index = generator.choice(runs, (repetitions, runs, tasks), replace=True)
     return scores[index, np.arange(tasks)]

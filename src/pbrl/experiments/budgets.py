@@ -15,7 +15,7 @@ from pbrl.training.config import TrainConfig, make_config, to_json
 BudgetName = Literal["paper", "small", "smoke"]
 
 # Settings of a run (not of an algorithm) that shape its result.
-_RUN_SETTINGS = ("steps", "eval_episodes")
+_RUN_SETTINGS = ("steps", "eval_episodes", "normalize_rewards")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,22 @@ BUDGETS: dict[str, Budget] = {
         settings=(
             ("steps", 5000),
             ("eval_every", 500),
-            ("eval_episodes", 10),
+            ("eval_episodes", 5),
             ("log_every", 250),
             ("checkpoint_every", 500),
             ("keep_every", 500),
             ("tensorboard", False),
+            # Short runs need faster learning than a million steps: found on the embedded data.
+            ("normalize_rewards", "return-range"),
+            ("batch_size", 128),
+            ("hidden", (64, 64)),
+            ("policy_hidden", (64, 64)),
+            ("n_ood", 2),
+            ("critic_lr", 1e-3),
+            ("actor_lr", 1e-3),
+            ("alpha_lr", 1e-3),
+            ("initial_log_alpha", 0.0),
+            ("tau", 0.01),
         ),
     ),
     "smoke": Budget(
@@ -128,7 +139,8 @@ def make_plan(
         for dataset in where:
             for seed in range(count):
                 planned.append((variant.label, _config(experiment, chosen, variant, dataset, seed)))
-            differences.append(_differences(experiment, variant, planned[-1][1]))
+            found = _differences(experiment, variant, planned[-1][1])
+            differences.append((variant.algorithm, found))
     return Plan(
         experiment,
         chosen,
@@ -177,7 +189,7 @@ def _reductions(
     budget: Budget,
     datasets: Sequence[str],
     seeds: int,
-    differences: Iterable[dict[str, tuple[Any, Any]]],
+    differences: Iterable[tuple[str, dict[str, tuple[Any, Any]]]],
 ) -> list[str]:
     out = []
     if tuple(datasets) != experiment.datasets:
@@ -185,11 +197,15 @@ def _reductions(
         out.append(f"data: {names} (paper: {_short(experiment.datasets)})")
     if seeds != experiment.seeds:
         out.append(f"{seeds} seeds (paper: {experiment.seeds})")
-    merged: dict[tuple[str, str, str], None] = {}
-    for found in differences:
+    merged: dict[tuple[str, str, str], set[str]] = {}
+    algorithms = set()
+    for algorithm, found in differences:
+        algorithms.add(algorithm)
         for name, (ours, theirs) in found.items():
-            merged[(name, _text(ours), _text(theirs))] = None
-    out += [f"{name} {ours} (paper: {theirs})" for name, ours, theirs in merged]
+            merged.setdefault((name, _text(ours), _text(theirs)), set()).add(algorithm)
+    for (name, ours, theirs), whose in merged.items():
+        only = "" if whose == algorithms else f"{', '.join(sorted(whose))}: "
+        out.append(f"{only}{name} {ours} (paper: {theirs})")
     if out:
         out.insert(0, f"budget '{budget.name}', not the paper's protocol")
     return out

@@ -108,7 +108,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "table1",
-            "Normalised scores on 15 Gym datasets",
+            "Normalised scores on Gym data",
             "Table 1",
             "PBRL and PBRL-Prior have the best averages, 74.37 and 76.66 as printed",
             "scores",
@@ -235,7 +235,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "table4",
-            "Normalised scores on 12 Adroit datasets",
+            "Normalised scores on Adroit data",
             "Table 4",
             "PBRL averages 46.79, and 14.52 without the expert sets, as printed",
             "scores",

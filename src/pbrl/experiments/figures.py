@@ -74,7 +74,7 @@ def draw_curves(
         xlabel: of all panels.
     """
     columns = list(next(iter(rows.values())))
-    figure = new_figure(max(6.0, 4.6 * len(columns)), 2.9 * len(rows), footer)
+    figure = new_figure(max(6.0, 4.4 * len(columns) + 1.6), 2.9 * len(rows), footer)
     axes = figure.subplots(len(rows), len(columns), squeeze=False)
     figure.suptitle(title, fontsize=11)
     for row, (quantity, panels) in zip(axes, rows.items(), strict=True):
@@ -89,7 +89,7 @@ def draw_curves(
             axis.grid(alpha=0.25)
             if _wide(panels.get(dataset, {})):
                 axis.set_yscale("symlog", linthresh=1.0)
-    axes[0][0].legend(fontsize=7)
+    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
 
 
@@ -200,7 +200,7 @@ def draw_statistics(
             )
         axis.set(xlabel="score", ylabel=name, ylim=(-0.02, 1.02))
         axis.grid(alpha=0.25)
-    panels[1].legend(fontsize=7)
+    panels[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
 
 

@@ -26,13 +26,16 @@ KIND_NAMES = {
 
 def chart(name: str, title: str, traces: list[dict[str, Any]], x: str, y: str) -> dict[str, Any]:
     """A chart for the page's script; colours of text and grid are the page's business."""
+    entries = sum(trace.get("showlegend", True) for trace in traces)
+    height = 400 + 20 * max(0, entries - 3)  # long legends grow downwards
     layout = {
         "title": {"text": html.escape(title), "x": 0, "xanchor": "left", "font": {"size": 15}},
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
-        "hovermode": "x unified" if len(traces) <= 24 else "closest",
-        "legend": {"orientation": "h", "y": -0.25},
+        "hovermode": "x unified" if entries <= 8 else "closest",
+        "legend": {"orientation": "h", "y": -60 / 280},
         "margin": {"l": 60, "r": 15, "t": 40, "b": 50},
+        "height": height,
     }
     return {"id": name, "title": title, "traces": traces, "layout": layout}
 

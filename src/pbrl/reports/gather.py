@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,19 +75,24 @@ def read_runs(directories: Iterable[Path]) -> list[ReportRun]:
 
 
 def system_labels(runs: Sequence[Run]) -> list[str]:
-    """The algorithm, with the settings that differ among runs of the same algorithm."""
+    """The algorithm, with the settings in which a run departs from most runs of that algorithm."""
     flat = [_flat(run) for run in runs]
     labels = []
     for mine in flat:
         peers = [other for other in flat if other["algorithm"] == mine["algorithm"]]
-        names = [
-            name
+        changed = [
+            f"{name}={_text(mine[name])}"
             for name in mine
-            if len({json.dumps(peer.get(name), sort_keys=True) for peer in peers}) > 1
+            if json.dumps(mine[name]) != _usual([peer.get(name) for peer in peers])
         ]
-        changed = ", ".join(f"{name}={_text(mine[name])}" for name in names)
-        labels.append(mine["algorithm"] + (f" ({changed})" if changed else ""))
+        labels.append(mine["algorithm"] + (f" ({', '.join(changed)})" if changed else ""))
     return labels
+
+
+def _usual(values: Sequence[Any]) -> str | None:
+    """The value most runs have, as JSON; None where two are equally common."""
+    (first, count), *others = Counter(json.dumps(value) for value in values).most_common(2)
+    return None if others and others[0][1] == count else first
 
 
 def _flat(run: Run) -> dict[str, Any]:
