@@ -215,7 +215,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     text = capsys.readouterr().err
     assert phrase in text
     assert "Traceback" not in text
-    assert not (run_dir / "config.json").exists(), "nothing half-written"
+    assert not run_dir.exists(), "nothing half-written"
 
 
 def test_unknown_dataset_and_missing_files(

@@ -43,7 +43,7 @@ class TrainConfig:
         steps: gradient steps.
         seed: of everything random.
         device: auto takes CUDA where there is one.
-        threads: CPU threads; 0 decides by the machine's free cores.
+        threads: CPU threads; 0: all cores. Runs side by side want 1 each.
         run_dir: where the run lives; runs/<dataset>-<algorithm>-seed<seed> when omitted.
         checkpoint_every: steps between checkpoints; 0: one percent of the run, but at least 1000.
         keep_every: also keep every checkpoint at a multiple of this; 0 keeps the last two only.

@@ -32,7 +32,7 @@ from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.checkpoint import all_finite, latest_checkpoint, prune, save_checkpoint
 from pbrl.training.config import TrainConfig, from_json, make_config, read_config, to_json
 from pbrl.training.files import cannot_write, write_json
-from pbrl.training.machine import keep_freed_memory, pick_device, use_threads
+from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
 from pbrl.training.metrics import MetricLog
 from pbrl.training.progress import TrainingProgress
 from pbrl.training.run import CONFIG, SUMMARY, Run, git_revision, versions
@@ -114,6 +114,8 @@ def run_training(
         return run
     (run.path / SUMMARY).unlink(missing_ok=True)
     progress = TrainingProgress(config.steps, session.algorithm.step, console, quiet)
+    if config.threads == 0 and (busy := busy_machine()) is not None:
+        session.notes.append(busy)
     for note in session.notes:
         progress.say(note)
     try:
@@ -180,16 +182,18 @@ def _claim_directory(run_dir: Path, resume: bool) -> dict[str, Any] | None:
                 "--run-dir."
             )
         return read_config(config_file)
-    try:
-        if run_dir.exists() and not run_dir.is_dir():
-            raise PbrlError(f"--run-dir {run_dir} is a file; give a directory.")
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        probe = run_dir / ".writable.tmp"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise cannot_write(run_dir, error) from error
+    if run_dir.exists() and not run_dir.is_dir():
+        raise PbrlError(f"--run-dir {run_dir} is a file; give a directory.")
     return None
+
+
+def _make_directory(run: Run) -> None:
+    """Create the run on disk; only called once nothing is left to refuse."""
+    try:
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(run.path, error) from error
+    write_json(run.path / CONFIG, run.info)
 
 
 def _open_session(
@@ -267,7 +271,7 @@ def _open_session(
             algorithm.load_state_dict(checkpoint.state)
             sampler.set_state(checkpoint.state["rng/sampler"])
             notes.append(f"Resuming {run.path} at step {algorithm.step:,}.")
-    write_json(run.path / CONFIG, info)
+    _make_directory(run)
     log = MetricLog(run.path, algorithm.step, config.tensorboard, config.wandb, info)
     gamma = float(getattr(config.settings, "gamma", 0.99))
     largest = float(np.abs(preprocessing.rewards(dataset.rewards)).max())

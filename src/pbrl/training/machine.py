@@ -14,23 +14,35 @@ import torch
 from pbrl.errors import PbrlError
 
 
-def free_cores() -> int:
-    """Cores this process may use that others are not busy on, at least one.
+def cores() -> int:
+    """CPU cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
-    Two trainings with two threads each on two cores run several times slower than two with one
-    thread each, so a new run takes what is left.
+
+def busy_machine() -> str | None:
+    """A sentence for a user who starts a run on a machine that is already busy.
+
+    The number of threads is not chosen by the load: it decides how sums are split, so the same
+    config must give the same number, or the same bits would not come out twice.
     """
     try:
-        cores = len(os.sched_getaffinity(0))
-        busy = os.getloadavg()[0]
-    except (AttributeError, OSError):  # not on every system
-        return max(1, (os.cpu_count() or 2) // 2)
-    return max(1, min(cores, round(cores - busy)))
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+    if load < 0.75 * cores():
+        return None
+    return (
+        f"This machine is busy (load {load:.1f} on {cores()} cores): several runs share it best "
+        "with --threads 1 each."
+    )
 
 
 def use_threads(threads: int) -> int:
-    """Set the number of CPU threads (0: as many as are free) and say how many it became."""
-    threads = threads or free_cores()
+    """Set the number of CPU threads (0: all cores) and say how many it became."""
+    threads = threads or cores()
     torch.set_num_threads(threads)
     return threads
 

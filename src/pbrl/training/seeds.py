@@ -18,7 +18,7 @@ from rich.table import Table
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
-from pbrl.training.machine import free_cores
+from pbrl.training.machine import cores
 from pbrl.training.metrics import read_metrics
 from pbrl.training.run import CONFIG, Run
 
@@ -36,8 +36,8 @@ def train_seeds(
     base = base if config.run_dir else base.with_name(base.name.removesuffix("-seed0"))
     if (base / CONFIG).exists():
         raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
-    threads = config.threads or 1  # one thread a run: see machine.free_cores
-    at_once = max(1, free_cores() // threads)
+    threads = config.threads or 1  # several runs share a machine best with one thread each
+    at_once = max(1, cores() // threads)
     base.mkdir(parents=True, exist_ok=True)
     config_file = base / "seeds.json"
     write_json(config_file, to_json(replace(config, run_dir=None)))
