@@ -152,6 +152,23 @@ def test_content_is_settings_and_data_not_names(data_file: Path, tmp_path: Path)
     assert content_key(job.config, "x", 30) != content_key(job.config, "x")
 
 
+def test_a_folder_called_demo_does_not_hide_the_embedded_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (job,) = make_jobs(expand({"datasets": "demo"}), tmp_path / "runs")
+    assert job.config.dataset == "demo"
+
+
+def test_paths_of_data_are_made_absolute_for_workers_elsewhere(
+    data_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data_file.parent)
+    (job,) = make_jobs(expand(spec(Path(data_file.name))), data_file.parent / "runs")
+    assert job.config.dataset == str(data_file)
+
+
 # ------------------------------------------------------------------------------ running
 
 

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import time
 import traceback
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from rich.console import Console
@@ -177,7 +179,7 @@ def _run_here(
 def _run_on_ray(
     todo: list[Job], resources: Resources, outcomes: dict[str, Outcome], view: SweepView
 ) -> None:
-    with _ray(resources) as ray:
+    with _terminate_as_interrupt(), _ray(resources) as ray:
         memory = int(resources.memory_gb * 1e9)
         task = ray.remote(run_job).options(
             num_cpus=todo[0].config.threads,
@@ -254,6 +256,24 @@ def _ray(resources: Resources) -> Iterator[Any]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Schedulers stop jobs with SIGTERM; it shall save the runs as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _require_room(ray: Any, cpus: int, memory: int, gpus: float) -> None:

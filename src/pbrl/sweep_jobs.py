@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbrl.data import load_dataset
 from pbrl.data.catalogue import catalogue
 from pbrl.data.download import cached_file
+from pbrl.data.loading import EMBEDDED
 from pbrl.errors import PbrlError, optional_import, unknown_name
 from pbrl.training.config import TrainConfig, make_config, to_json
 from pbrl.training.run import CONFIG, Run
@@ -101,16 +101,17 @@ class Data:
         if entry is not None and not self.download and not cached_file(entry).exists():
             env = entry.environment
             return f"not here: {entry.sha256}", env.observation_dim, env.action_dim
-        options = {
-            "next_observations": config.next_observations,
-            "clip_actions": config.clip_actions,
-            "action_low": config.action_low,
-            "action_high": config.action_high,
-            "env_id": config.env_id,
-        }
-        place = (config.dataset, *options.values())
+        place = (
+            config.dataset,
+            config.next_observations,
+            config.clip_actions,
+            config.action_low,
+            config.action_high,
+            config.env_id,
+            config.columns,
+        )
         if place not in self._known:
-            data = load_dataset(config.dataset, **options)  # type: ignore[arg-type]
+            data = config.load_dataset()
             self._known[place] = (data.fingerprint, data.observation_dim, data.action_dim)
         return self._known[place]
 
@@ -133,7 +134,8 @@ def make_jobs(
     data, known = Data(download), find_runs(out)
     jobs = []
     for label, config in planned:
-        if Path(config.dataset).exists():  # workers may stand in another directory
+        named = config.dataset in EMBEDDED or config.dataset in catalogue()
+        if not named and Path(config.dataset).exists():  # workers may stand elsewhere
             config = dataclasses.replace(config, dataset=str(Path(config.dataset).resolve()))
         fingerprint, observation_dim, action_dim = data.describe(config)
         key = content_key(config, fingerprint)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from pbrl.algorithms.agent import Agent
-from pbrl.data import load_dataset
 from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.probe import probe
@@ -94,14 +93,7 @@ def _at_checkpoints(
 
 def _data_of(run: Run) -> TransitionDataset:
     config = run.config
-    data = load_dataset(
-        config.dataset,
-        next_observations=config.next_observations,
-        clip_actions=config.clip_actions,
-        action_low=config.action_low,
-        action_high=config.action_high,
-        env_id=config.env_id,
-    )
+    data = config.load_dataset()
     if data.fingerprint != run.info["data"]["fingerprint"]:
         raise PbrlError(f"{config.dataset} is no longer the data that {run.path} was trained on.")
     return data
