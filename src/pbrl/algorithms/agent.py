@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pbrl.algorithms.base import Algorithm
+from pbrl.algorithms.guard import Guard, Reading, fit_guard, percentile
+from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.errors import PbrlError
 
@@ -36,6 +39,9 @@ class Agent:
         self.algorithm = algorithm
         self.preprocessing = preprocessing
         self.info = info or {}
+        self.fitted_guard: Guard | None = None
+        # How to come by a guard when one is asked for: set where the agent's run is known.
+        self.guard_source: Callable[[Agent], Guard] | None = None
 
     @property
     def observation_dim(self) -> int:
@@ -70,6 +76,63 @@ class Agent:
         states, units, single = self._pairs(observations, actions)
         u = _numpy(self.algorithm.uncertainty(states, units))
         return u[0] if single else u
+
+    def guard(
+        self,
+        observations: ArrayLike,
+        actions: ArrayLike | None = None,
+        quantile: float = 0.99,
+    ) -> Reading:
+        """The policy's decision with a warning light; see ``pbrl.algorithms.guard``.
+
+        The first call of an agent that comes from a run fits the guard on the run's data (about ten
+        seconds) and keeps it beside the run; otherwise call ``fit_guard`` first.
+
+        Args:
+            observations: ``[S]`` or ``[B, S]``.
+            actions: judge these instead of the policy's own, ``[A]`` or ``[B, A]``.
+            quantile: the light is on beyond this quantile of logged data.
+        """
+        if not 0 < quantile < 1:
+            raise PbrlError(f"quantile must lie between 0 and 1, got {quantile}.")
+        guard = self.require_guard()
+        if actions is None:
+            states, single = self._observations(observations)
+            units = None
+        else:
+            states, units, single = self._pairs(observations, actions)
+        judged, u, score = guard.read(self.algorithm, states, units)
+        scores = _numpy(score)
+        uncertainty = np.full_like(scores, np.nan) if u is None else _numpy(u)
+        raw = self.preprocessing.raw_actions(judged.cpu().numpy())
+        rank = percentile(guard.own if units is None else guard.proposed, scores)
+        u_rank, alarm = percentile(guard.uncertainty, uncertainty), rank > 100 * quantile
+        reading = Reading(raw, uncertainty, u_rank, scores, rank, alarm)
+        return reading.first() if single else reading
+
+    def require_guard(self) -> Guard:
+        """The guard, made on first use where the agent's run is known."""
+        if self.fitted_guard is None and self.guard_source is not None:
+            self.fitted_guard = self.guard_source(self)
+        if self.fitted_guard is None:
+            raise PbrlError(
+                "This agent has no guard yet; fit one with agent.fit_guard(dataset) on the data it "
+                "was trained on."
+            )
+        return self.fitted_guard
+
+    def fit_guard(self, dataset: TransitionDataset, *, steps: int = 3000, seed: int = 0) -> Guard:
+        """Fit the warning light on the agent's training data and keep it."""
+        sizes = (dataset.observation_dim, dataset.action_dim)
+        if sizes != (self.observation_dim, self.action_dim):
+            raise PbrlError(
+                f"These data have {sizes[0]} observation and {sizes[1]} action dimensions, the "
+                f"agent has {self.observation_dim} and {self.action_dim}."
+            )
+        self.fitted_guard = fit_guard(
+            self.algorithm, self.preprocessing, dataset, steps=steps, seed=seed
+        )
+        return self.fitted_guard
 
     def _observations(self, observations: ArrayLike) -> tuple[Tensor, bool]:
         batch, single = _as_batch(observations, self.observation_dim, "observations")

@@ -18,6 +18,7 @@ from pbrl.data.preprocessing import Preprocessing
 from pbrl.errors import PbrlError
 from pbrl.training.checkpoint import latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig, from_json, read_config
+from pbrl.training.guard import guard_of_run
 from pbrl.training.metrics import read_metrics
 
 CONFIG, SUMMARY = "config.json", "summary.json"
@@ -115,7 +116,9 @@ def load_agent(run: str | Path, step: int | None = None, device: str = "cpu") ->
         algorithm.load_state_dict(checkpoint.state, networks_only=True)
     except (RuntimeError, KeyError) as error:
         raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
-    return Agent(algorithm, opened.preprocessing, opened.info)
+    agent = Agent(algorithm, opened.preprocessing, opened.info)
+    agent.guard_source = lambda asked: guard_of_run(asked, opened.path, checkpoint.step)
+    return agent
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,345 @@
+"""A warning light: is this state, or this action, like anything the agent has learned from?
+
+Three measurements, each put on a common scale where 0 is the median and 1 the 99th percentile of
+held-out logged data:
+
+- *state*: distance from the (whitened) observation to the nearest of 2,048 logged ones. Sees
+  sensors gone wrong and places the log never visited.
+- *uncertainty*: U of Eq. 3, where the algorithm has critics.
+- *action*: minus log-likelihood of the action, before the tanh, under a small Gaussian model of the
+  logged actions given the state. Only used to judge an action that somebody proposes: the agent's
+  own is a function of the state, and is meant to differ from what was logged.
+
+The guard's score is the largest of them. Raw U alone is a poor light, because it differs more
+between states than between actions; docs/trust.md has the figures that led to this choice.
+
+Shapes: B rows, S observation and A action dimensions, M prototypes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pbrl.algorithms.base import Algorithm
+from pbrl.data.dataset import TransitionDataset
+from pbrl.data.preprocessing import Preprocessing
+from pbrl.errors import PbrlError
+from pbrl.nn.policy import MLP
+
+Floats = NDArray[np.float32]
+
+FORMAT_VERSION = 1
+PROTOTYPES = 2048
+CALIBRATION_ROWS = 5000
+QUANTILES = np.linspace(0, 1, 1001)
+OBSERVATION_LIMIT = 10.0  # deviations; beyond it the behaviour model would only extrapolate
+ACTION_LIMIT = 0.995  # logged actions often sit on their bound, where atanh is infinite
+LOG_STD_LIMITS = (-5.0, 1.0)
+SHRINKAGE = 1e-3  # keeps directions finite in which the log does not vary
+LARGE_NEGATIVE = -1e6  # what a measurement that does not take part counts as
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the light says.
+
+    Attributes:
+        action: the judged action in raw units, ``[B, A]``: the policy's own or the proposed one.
+        uncertainty: U of Eq. 3 at that action, ``[B]``; NaN where there are no critics.
+        percentile: percentile of that U among the training data's, ``[B]``, 0 to 100.
+        score: the guard's score, ``[B]``; 1 is about the 99th percentile of logged data.
+        score_percentile: its percentile among held-out logged data, ``[B]``.
+        alarm: whether that is above the chosen quantile, ``[B]`` bool.
+    """
+
+    action: Floats
+    uncertainty: Floats
+    percentile: Floats
+    score: Floats
+    score_percentile: Floats
+    alarm: NDArray[np.bool_]
+
+    def first(self) -> Reading:
+        """The reading of a single row, without the batch axis."""
+        return Reading(**{name: values[0] for name, values in vars(self).items()})
+
+
+class GuardModel(nn.Module):
+    """The part of the guard that is computed: everything but U, in network units.
+
+    Args:
+        observation_dim: S.
+        action_dim: A.
+        prototypes: M.
+        hidden: hidden units of the behaviour model.
+        generator: of its initial weights.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    whitening: Tensor
+    prototypes: Tensor
+    medians: Tensor
+    spreads: Tensor
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        prototypes: int,
+        hidden: tuple[int, ...] = (64, 64),
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden = hidden
+        generator = generator or torch.Generator().manual_seed(0)
+        self.behaviour = MLP(
+            observation_dim, hidden, 2 * action_dim, init="torch", generator=generator
+        )
+        self.register_buffer("shift", torch.zeros(observation_dim))
+        self.register_buffer("scale", torch.ones(observation_dim))
+        self.register_buffer("whitening", torch.eye(observation_dim))
+        self.register_buffer("prototypes", torch.zeros(prototypes, observation_dim))
+        # Of state, uncertainty and action; spread is the 99th percentile minus the median.
+        self.register_buffer("medians", torch.zeros(3))
+        self.register_buffer("spreads", torch.ones(3))
+
+    def standardised(self, observations: Tensor) -> Tensor:
+        """``[B, S]`` in deviations of the log."""
+        return (observations - self.shift) / self.scale
+
+    def state(self, observations: Tensor) -> Tensor:
+        """Distance to the nearest prototype in whitened space, ``[B, S] -> [B]``."""
+        x = self.standardised(observations) @ self.whitening  # [B, S]
+        # |x - p|^2 as a matrix product; the same sum is written in the ONNX graph.
+        squares = (
+            x.square().sum(1, keepdim=True)
+            - 2 * x @ self.prototypes.mT
+            + self.prototypes.square().sum(1)
+        )
+        nearest: Tensor = squares.amin(1)
+        return nearest.clamp_min(0).sqrt()
+
+    def action(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Minus log-likelihood of atanh(a), up to a constant, ``[B, S], [B, A] -> [B]``."""
+        x = self.standardised(observations).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+        mean, log_std = self.behaviour(x).chunk(2, dim=1)
+        log_std = log_std.clamp(*LOG_STD_LIMITS)
+        u = torch.atanh(actions.clamp(-ACTION_LIMIT, ACTION_LIMIT))
+        return (0.5 * ((u - mean) * (-log_std).exp()).square() + log_std).sum(1)
+
+    def score(
+        self, observations: Tensor, uncertainty: Tensor | None, actions: Tensor | None
+    ) -> Tensor:
+        """The largest scaled measurement; those given as None do not take part. ``[B]``"""
+        parts = [(0, self.state(observations))]
+        if uncertainty is not None:
+            parts.append((1, uncertainty))
+        if actions is not None:
+            parts.append((2, self.action(observations, actions)))
+        scaled = [(value - self.medians[i]) / self.spreads[i] for i, value in parts]
+        return torch.stack(scaled).amax(0)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A fitted guard.
+
+    Attributes:
+        model: computes the scores.
+        own: quantiles of the score of the policy's own actions at held-out states, ``[1001]``.
+        proposed: quantiles of the score of held-out logged actions, ``[1001]``.
+        uncertainty: quantiles of U over training data, ``[1001]``; NaN without critics.
+        about: where it was fitted: data fingerprint, step.
+    """
+
+    model: GuardModel
+    own: NDArray[np.float64]
+    proposed: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+    about: dict[str, Any]
+
+    @torch.no_grad()
+    def read(
+        self, algorithm: Algorithm, observations: Tensor, actions: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Judged actions ``[B, A]``, U ``[B]`` or None, and scores ``[B]``, in network units."""
+        judged = algorithm.act(observations) if actions is None else actions
+        u = algorithm.uncertainty(observations, judged) if algorithm.has_critics else None
+        return judged, u, self.model.score(observations, u, actions)
+
+    def save(self, path: Path) -> None:
+        """Write everything as safetensors."""
+        tensors = {f"model/{k}": v.contiguous() for k, v in self.model.state_dict().items()}
+        for name in ("own", "proposed", "uncertainty"):
+            tensors[name] = torch.from_numpy(getattr(self, name).copy())
+        about = {
+            "format_version": FORMAT_VERSION,
+            "hidden": list(self.model.hidden),
+            "about": self.about,
+        }
+        temporary = path.with_name(path.name + ".tmp")
+        save_file(tensors, temporary, {"guard": json.dumps(about)})
+        temporary.replace(path)
+
+    @staticmethod
+    def load(path: Path) -> Guard:
+        """The inverse of ``save``."""
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["guard"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = {
+                k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")
+            }
+            m, s = weights["prototypes"].shape
+            a = weights["behaviour.head.bias"].shape[0] // 2
+            model = GuardModel(s, a, m, tuple(about["hidden"]))
+            model.load_state_dict(weights)
+            model.requires_grad_(False)
+            grids = {k: tensors[k].numpy() for k in ("own", "proposed", "uncertainty")}
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise PbrlError(f"{path} is no guard of pbrl, or damaged ({error}).") from error
+        return Guard(model, **grids, about=about["about"])
+
+
+def percentile(grid: NDArray[np.float64], values: NDArray[Any]) -> Floats:
+    """Percentile of each value in a grid of quantiles, 0 to 100."""
+    if np.isnan(grid).any():
+        return np.full(np.shape(values), np.nan, np.float32)
+    return np.asarray(100 * np.interp(values, grid, QUANTILES), np.float32)
+
+
+def fit_guard(
+    algorithm: Algorithm,
+    preprocessing: Preprocessing,
+    dataset: TransitionDataset,
+    *,
+    steps: int = 3000,
+    seed: int = 0,
+    on_step: Callable[[int], None] | None = None,
+) -> Guard:
+    """Fit a guard for ``algorithm`` on the data it learned from; about ten seconds on one core.
+
+    A tenth of the episodes is held out to calibrate the scores.
+
+    Args:
+        algorithm: trained.
+        preprocessing: of its run.
+        dataset: its training data, raw.
+        steps: gradient steps of the behaviour model.
+        seed: of the split and the fit.
+        on_step: called with the number of steps done.
+    """
+    if len(dataset) < 20:
+        raise PbrlError(f"A guard needs at least 20 transitions, these data have {len(dataset)}.")
+    rng = np.random.default_rng(seed)
+    kept, held = _split(dataset, rng)
+    s_all, a_all = _unit(preprocessing, dataset, kept)
+    generator = torch.Generator().manual_seed(seed)
+    count = min(PROTOTYPES, len(kept))
+    model = GuardModel(dataset.observation_dim, dataset.action_dim, count, generator=generator)
+
+    s = s_all.double()
+    model.shift.copy_(s.mean(0))
+    model.scale.copy_(s.std(0, correction=0) + 1e-6)
+    z = (s - model.shift.double()) / model.scale.double()
+    covariance = z.mT @ z / len(z) + SHRINKAGE * torch.eye(z.shape[1], dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(covariance)
+    model.whitening.copy_(vectors / values.sqrt())
+    chosen = torch.from_numpy(rng.choice(len(s), count, replace=False))
+    model.prototypes.copy_(model.standardised(s_all[chosen]) @ model.whitening)
+    _fit_behaviour(model, s_all, a_all, steps, generator, on_step)
+    model.requires_grad_(False)
+
+    s_cal, a_cal = _unit(preprocessing, dataset, _some(held, CALIBRATION_ROWS, rng))
+    s_cal, a_cal = s_cal.to(algorithm.device), a_cal.to(algorithm.device)
+    model.to(algorithm.device)
+    with torch.no_grad():
+        u = algorithm.uncertainty(s_cal, a_cal) if algorithm.has_critics else None
+        measured = [model.state(s_cal), u, model.action(s_cal, a_cal)]
+        for i, part in enumerate(measured):
+            if part is not None:
+                middle, high = torch.quantile(part, torch.tensor([0.5, 0.99], device=part.device))
+                model.medians[i] = middle
+                model.spreads[i] = (high - middle).clamp_min(1e-6)
+        own_u = algorithm.uncertainty(s_cal, algorithm.act(s_cal)) if u is not None else None
+        own = model.score(s_cal, own_u, None)
+        proposed = model.score(s_cal, u, a_cal)
+        u_grid = np.full(len(QUANTILES), np.nan)
+        if algorithm.has_critics:
+            everywhere = _some(np.concatenate([kept, held]), CALIBRATION_ROWS, rng)
+            s_any, a_any = _unit(preprocessing, dataset, everywhere)
+            u_grid = _grid(
+                algorithm.uncertainty(s_any.to(algorithm.device), a_any.to(algorithm.device))
+            )
+    about = {
+        "data_fingerprint": dataset.fingerprint,
+        "held_out_rows": len(s_cal),
+        "prototypes": count,
+    }
+    return Guard(model, _grid(own), _grid(proposed), u_grid, about)
+
+
+def _split(
+    dataset: TransitionDataset, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to fit on and rows held out: whole episodes where there are ten, else single rows."""
+    episodes = list(dataset.episodes())
+    if len(episodes) >= 10:
+        out = set(rng.permutation(len(episodes))[: max(1, len(episodes) // 10)].tolist())
+        owner = np.repeat(np.arange(len(episodes)), [e.stop - e.start for e in episodes])
+        mask = np.isin(owner, list(out))
+    else:
+        mask = np.zeros(len(dataset), np.bool_)
+        mask[rng.permutation(len(dataset))[: max(1, len(dataset) // 10)]] = True
+    return np.flatnonzero(~mask), np.flatnonzero(mask)
+
+
+def _some(rows: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.sort(rng.permutation(rows)[:count])
+
+
+def _unit(
+    preprocessing: Preprocessing, dataset: TransitionDataset, rows: NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    """Observations and actions of these rows in network units, on the CPU."""
+    s = preprocessing.observations(dataset.observations[rows])
+    a = preprocessing.actions(dataset.actions[rows])
+    return torch.from_numpy(np.ascontiguousarray(s)), torch.from_numpy(np.ascontiguousarray(a))
+
+
+def _grid(values: Tensor) -> NDArray[np.float64]:
+    return np.asarray(np.quantile(values.double().cpu().numpy(), QUANTILES), np.float64)
+
+
+def _fit_behaviour(
+    model: GuardModel,
+    observations: Tensor,
+    actions: Tensor,
+    steps: int,
+    generator: torch.Generator,
+    on_step: Callable[[int], None] | None,
+) -> None:
+    rate = 1e-3
+    optimizer = torch.optim.Adam(model.behaviour.parameters(), lr=rate, fused=True)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 - 0.95 * step / steps)
+        rows = torch.randint(len(observations), (256,), generator=generator)
+        loss = model.action(observations[rows], actions[rows]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if on_step is not None and (step + 1) % 100 == 0:
+            on_step(step + 1)

@@ -1,0 +1,375 @@
+"""From an agent to one ONNX file that needs neither torch nor this package to run.
+
+The file takes raw observations and gives raw actions: normalisation and action bounds are inside.
+
+    input    observation            [batch, S]
+    outputs  action                 [batch, A]   the deterministic policy's
+             q_mean                 [batch]      mean Q of the critics at that action
+             uncertainty            [batch]      U of Eq. 3 at that action
+             guard_score            [batch]      where a guard was fitted, see pbrl.algorithms.guard
+
+``q_mean`` and ``uncertainty`` are absent where the algorithm has no critics. An optional second
+input ``proposed_action [batch, A]`` (NaN when omitted) makes the last three speak of that action
+instead of the policy's own: for judging what another controller is about to do.
+
+Every export is run through onnxruntime and compared with the agent before it is written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbrl.algorithms import guard as g
+from pbrl.algorithms.agent import Agent
+from pbrl.algorithms.bear import SupportActor
+from pbrl.algorithms.uwac import UWAC, keep_mask
+from pbrl.errors import PbrlError, optional_import
+from pbrl.nn.critics import Critics
+from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
+from pbrl.onnx_graph import Graph
+
+FORMAT_VERSION = 1
+ACTION_TOLERANCE = 1e-5  # of the width of the action range
+VALUE_TOLERANCE = 1e-5  # relative to the largest |Q|
+SCORE_TOLERANCE = 1e-2  # a small distance is a difference of large squares
+CHECK_ROWS = 256
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written and how closely it agrees with the agent.
+
+    Attributes:
+        path: the ONNX file.
+        size: bytes.
+        outputs: names of its outputs.
+        action_error: largest difference of actions, in units of half the action range.
+        value_error: largest difference of Q and U, relative to the largest |Q|; None without
+            critics.
+        guarded: whether the warning light is inside.
+        notes: sentences for the user.
+    """
+
+    path: Path
+    size: int
+    outputs: tuple[str, ...]
+    action_error: float
+    value_error: float | None
+    guarded: bool
+    notes: tuple[str, ...]
+
+
+def export_onnx(
+    agent: Agent,
+    path: str | Path,
+    *,
+    guard: bool = True,
+    observations: NDArray[Any] | None = None,
+) -> ExportReport:
+    """Write ``agent`` as one ONNX file, after checking it against the agent with onnxruntime.
+
+    Args:
+        agent: a trained agent.
+        path: where to write, usually ``policy.onnx``.
+        guard: put the warning light in; fits it first where the agent has none yet.
+        observations: raw rows ``[N, S]`` to check on; draws around the training data when omitted.
+
+    Raises:
+        PbrlError: when the two do not agree; nothing is written then.
+    """
+    optional_import("onnxruntime", "export")
+    light = agent.require_guard() if guard else None
+    notes = []
+    if not agent.algorithm.has_critics:
+        notes.append(
+            f"{agent.algorithm.name} has no critics: the file gives no q_mean and no uncertainty"
+            + (", and its guard watches the state alone." if guard else ".")
+        )
+    model, outputs = build_model(agent, light)
+    content = model.SerializeToString()
+    if observations is None:
+        observations = _check_rows(agent)
+    action_error, value_error = check_model(content, agent, observations)
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PbrlError(f"Cannot write {path}: {error.strerror}.") from error
+    return ExportReport(
+        path, len(content), outputs, action_error, value_error, light is not None, tuple(notes)
+    )
+
+
+def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[Any, tuple[str, ...]]:
+    """The ONNX model of an agent, unchecked, and the names of its outputs."""
+    graph, maps = Graph(), agent.preprocessing
+    policy, critics, noise = _parts(agent)
+    s = "observation"
+    if maps.changes_observations:
+        shifted = graph.node("Sub", s, graph.constant(maps.observation_shift))
+        s = graph.node("Div", shifted, graph.constant(maps.observation_scale))
+    own = _action(graph, policy, critics, noise, s, agent.action_dim)  # in [-1, 1]
+    middle, half = (
+        (maps.action_high + maps.action_low) / 2,
+        (maps.action_high - maps.action_low) / 2,
+    )
+    if maps.changes_actions:
+        graph.affine(own, half, middle, name="action")
+    else:
+        graph.node("Identity", own, name="action")
+    outputs: dict[str, list[int | str]] = {"action": ["batch", agent.action_dim]}
+    inputs: dict[str, list[int | str]] = {"observation": ["batch", agent.observation_dim]}
+
+    if critics is not None or guard is not None:
+        inputs["proposed_action"] = ["proposals", agent.action_dim]
+        graph.constant(np.full((1, agent.action_dim), np.nan), "proposed_action")
+        proposed = "proposed_action"
+        if maps.changes_actions:
+            centred = graph.node("Sub", proposed, graph.constant(middle))
+            proposed = graph.node("Div", centred, graph.constant(half))
+        absent = graph.node("IsNaN", "proposed_action")
+        a = graph.node("Where", absent, own, proposed)
+    uncertainty = None
+    if critics is not None:
+        x = graph.node("Concat", s, a, axis=1)
+        uncertainty = _judgement(graph, agent, critics, x)
+        outputs |= {"q_mean": ["batch"], "uncertainty": ["batch"]}
+    if guard is not None:
+        _guard(graph, guard, s, a, absent, uncertainty)
+        outputs["guard_score"] = ["batch"]
+    return graph.model(inputs, outputs, _metadata(agent, guard)), tuple(outputs)
+
+
+def _parts(agent: Agent) -> tuple[Any, Critics | None, Tensor | None]:
+    """Policy network, critics and the fixed noise of candidates (BEAR, UWAC) of an algorithm."""
+    algorithm: Any = agent.algorithm
+    algorithm = getattr(algorithm, "sac", algorithm)  # MOPO's policy is a SAC's
+    actor: Any = getattr(algorithm, "actor", None)
+    chooses = isinstance(actor, SupportActor)
+    policy: Any = actor.policy if chooses else getattr(algorithm, "policy", None)
+    noise = actor.act_noise if chooses else None
+    critics = getattr(algorithm, "critics", None)
+    known = isinstance(policy, TanhGaussianPolicy | DeterministicPolicy)
+    if not known or not (critics is None or isinstance(critics, Critics)):
+        raise PbrlError(f"Networks of {agent.algorithm.name} have no ONNX form here.")
+    return policy, critics, noise
+
+
+def _action(
+    graph: Graph,
+    policy: Any,
+    critics: Critics | None,
+    noise: Tensor | None,
+    s: str,
+    action_dim: int,
+) -> str:
+    """The deterministic policy in [-1, 1], ``[N, S] -> [N, A]``."""
+    if isinstance(policy, DeterministicPolicy):
+        return graph.node("Tanh", graph.mlp(policy.network, s))
+    mean, log_std = graph.gaussian(policy.network, s, action_dim)
+    if noise is None:
+        return graph.node("Tanh", mean)
+    # BEAR and UWAC: the best of a fixed set of candidates by the first critic.
+    assert critics is not None
+    spread = graph.node("Mul", graph.node("Exp", log_std), graph.constant(noise))  # [n, N, A]
+    candidates = graph.node("Tanh", graph.node("Add", mean, spread))
+    one = graph.node("Unsqueeze", s, graph.axes(0))
+    like = graph.node("Shape", candidates)
+    count_rows = graph.node("Slice", like, graph.axes(0), graph.axes(2), graph.axes(0))
+    width = critics.main.in_dim - action_dim
+    shape = graph.node("Concat", count_rows, graph.axes(width), axis=0)
+    states = graph.node("Expand", one, shape)  # [n, N, S]
+    x = graph.node("Concat", states, candidates, axis=2)
+    flat = graph.node("Reshape", x, graph.axes(-1, critics.main.in_dim))
+    q = graph.critics(critics, flat, member=0)  # [1, n * N]
+    q = graph.node("Reshape", q, count_rows)  # [n, N]
+    best = graph.node("ArgMax", q, axis=0, keepdims=1)  # [1, N]
+    index = graph.node("Unsqueeze", best, graph.axes(2))  # [1, N, 1]
+    wide = graph.node("Expand", index, graph.constant([1, 1, action_dim], dtype=np.int64))
+    picked = graph.node("GatherElements", candidates, wide, axis=0)  # [1, N, A]
+    return graph.node("Squeeze", picked, graph.axes(0))
+
+
+def _judgement(graph: Graph, agent: Agent, critics: Critics, x: str) -> str:
+    """Outputs ``q_mean`` and ``uncertainty`` at ``x [N, S + A]``."""
+    q = graph.critics(critics, x)  # [K, N]
+    mean = graph.node("ReduceMean", q, graph.axes(0), keepdims=0, name="q_mean")
+    algorithm = agent.algorithm
+    if isinstance(algorithm, UWAC):
+        return _dropout_deviation(graph, algorithm, x)
+    correction = int(getattr(algorithm.config, "std_correction", 0))
+    return graph.deviation(q, mean, critics.members, correction, "uncertainty")
+
+
+def _dropout_deviation(graph: Graph, algorithm: UWAC, x: str) -> str:
+    """UWAC's uncertainty: the same fixed dropout masks as the agent's, stored in the file."""
+    network, passes = algorithm.critics.main, algorithm.config.mc_passes
+    generator, keep = torch.Generator().manual_seed(0), 1 - algorithm.config.dropout
+    *weights, head = network._effective_weights()
+
+    def drop(h: str, width: int) -> str:  # [K, M or 1, N, H]
+        mask = keep_mask((network.members, passes, 1, width), algorithm.config.dropout, generator)
+        kept = graph.node("Cast", graph.constant(mask, dtype=np.bool_), to=1)
+        return graph.node("Mul", h, kept)
+
+    h = x
+    for i, (weight, bias) in enumerate(zip(weights, network.biases, strict=True)):
+        stacked = (weight if i == 0 else weight / keep).unsqueeze(1)  # [K, 1, in, H]
+        product = graph.node("MatMul", h, graph.constant(stacked))
+        z = graph.node("Add", product, graph.constant(bias.unsqueeze(1)))
+        h = drop(graph.node("Relu", z), weight.shape[2])
+    product = graph.node("MatMul", h, graph.constant((head / keep).mT.unsqueeze(1)))
+    values = graph.node("Squeeze", product, graph.axes(3))  # [K, M, N]; a bias has no variance
+    mean = graph.node("ReduceMean", values, graph.axes(1), keepdims=1)
+    squares = graph.node("ReduceSumSquare", graph.node("Sub", values, mean), graph.axes(0, 1))
+    total = graph.node("Reshape", squares, graph.axes(-1))
+    scaled = graph.node("Mul", total, graph.constant(np.float32(1 / passes)))
+    return graph.node("Sqrt", scaled, name="uncertainty")
+
+
+def _guard(
+    graph: Graph, guard: g.Guard, s: str, a: str, absent: str, uncertainty: str | None
+) -> None:
+    """Output ``guard_score``, as ``GuardModel.score`` computes it."""
+    model = guard.model
+    standard = graph.affine(s, 1 / model.scale.cpu(), (-model.shift / model.scale).cpu())
+    x = graph.node("MatMul", standard, graph.constant(model.whitening))
+    own_square = graph.node("ReduceSumSquare", x, graph.axes(1), keepdims=1)
+    cross = graph.node("MatMul", x, graph.constant(-2 * model.prototypes.mT))
+    squares = graph.node("Add", graph.node("Add", own_square, cross),
+                         graph.constant(model.prototypes.square().sum(1)))  # fmt: skip
+    nearest = graph.node("ReduceMin", squares, graph.axes(1), keepdims=0)
+    parts = [graph.node("Sqrt", graph.node("Relu", nearest))]
+    if uncertainty is not None:
+        parts.append(uncertainty)
+    limit = [graph.constant(np.float32(x)) for x in (-g.OBSERVATION_LIMIT, g.OBSERVATION_LIMIT)]
+    mean, log_std = graph.gaussian(
+        model.behaviour,
+        graph.node("Clip", standard, *limit),
+        model.behaviour.head.out_features // 2,
+        g.LOG_STD_LIMITS,
+    )
+    bounds = [graph.constant(np.float32(x)) for x in (-g.ACTION_LIMIT, g.ACTION_LIMIT)]
+    u = graph.node("Atanh", graph.node("Clip", a, *bounds))
+    inverse = graph.node("Exp", graph.node("Neg", log_std))
+    z = graph.node("Mul", graph.node("Sub", u, mean), inverse)
+    half = graph.node("Mul", graph.node("Mul", z, z), graph.constant(np.float32(0.5)))
+    parts.append(
+        graph.node("ReduceSum", graph.node("Add", half, log_std), graph.axes(1), keepdims=0)
+    )
+    places = [0, 1, 2] if uncertainty is not None else [0, 2]
+    scaled = []
+    for place, part in zip(places, parts, strict=True):
+        factor = 1 / float(model.spreads[place])
+        scaled.append(
+            graph.affine(
+                part, np.float32(factor), np.float32(-float(model.medians[place]) * factor)
+            )
+        )
+    # The agent's own action does not take part; it is meant to differ from the logged ones.
+    own = graph.node("ReduceMin", graph.node("Cast", absent, to=1), graph.axes(1), keepdims=0)
+    is_own = graph.node("Greater", own, graph.constant(np.float32(0.5)))
+    scaled[-1] = graph.node(
+        "Where", is_own, graph.constant(np.float32(g.LARGE_NEGATIVE)), scaled[-1]
+    )
+    graph.node("Max", *scaled, name="guard_score")
+
+
+# ------------------------------------------------------------------------------- metadata
+
+
+def _metadata(agent: Agent, guard: g.Guard | None) -> dict[str, str]:
+    info, algorithm = agent.info, agent.algorithm
+    data, maps = info.get("data", {}), agent.preprocessing
+    values: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "algorithm": algorithm.name,
+        "observation_dim": agent.observation_dim,
+        "action_dim": agent.action_dim,
+        "action_low": [float(x) for x in maps.action_low],
+        "action_high": [float(x) for x in maps.action_high],
+        "dataset": data.get("name"),
+        "data_fingerprint": data.get("fingerprint"),
+        "env_id": data.get("env_id"),
+        "versions": info.get("versions", {}),
+        "git_revision": info.get("git_revision"),
+        "config": info.get("config", {}),
+    }
+    if guard is not None:
+        values["guard"] = guard.about
+        values["guard_quantiles_own"] = [float(f"{x:.6g}") for x in guard.own]
+        values["guard_quantiles_proposed"] = [float(f"{x:.6g}") for x in guard.proposed]
+        if not np.isnan(guard.uncertainty).any():
+            values["uncertainty_quantiles"] = [float(f"{x:.6g}") for x in guard.uncertainty]
+    return {"pbrl": json.dumps(values), **{
+        name: str(values[name]) for name in ("algorithm", "dataset", "data_fingerprint")
+    }}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- the check
+
+
+def _check_rows(agent: Agent) -> NDArray[np.float32]:
+    """Observations to compare on: around the guard's prototypes, else standard normal."""
+    rng = np.random.default_rng(0)
+    guard, maps = agent.fitted_guard, agent.preprocessing
+    unit = rng.normal(size=(CHECK_ROWS, agent.observation_dim))
+    if guard is not None:
+        model = guard.model
+        unit = model.shift.cpu().numpy() + model.scale.cpu().numpy() * unit
+    return np.asarray(unit * maps.observation_scale + maps.observation_shift, np.float32)
+
+
+def check_model(
+    content: bytes, agent: Agent, observations: NDArray[Any]
+) -> tuple[float, float | None]:
+    """Run the model in onnxruntime beside the agent; the largest differences, or PbrlError."""
+    from pbrl.deploy import OnnxPolicy
+
+    exported = OnnxPolicy(content)
+    maps = agent.preprocessing
+    half = (maps.action_high - maps.action_low) / 2
+    rng = np.random.default_rng(1)
+    proposed = rng.uniform(maps.action_low, maps.action_high, (len(observations), len(half)))
+    action_error, score_error, value_error = 0.0, 0.0, None
+    for actions in (None, proposed.astype(np.float32)):
+        for rows in (slice(None), slice(0, 1)):
+            s = np.asarray(observations[rows], np.float32)
+            a = None if actions is None else actions[rows]
+            got = exported.outputs(s, a)
+            difference = np.abs(got["action"] - agent.act(s)) / half
+            action_error = max(action_error, float(difference.max()))
+            if "guard_score" in got:
+                off = np.abs(got["guard_score"] - agent.guard(s, a).score)
+                score_error = max(score_error, float(off.max()))
+            if not agent.algorithm.has_critics:
+                continue
+            judged = got["action"] if a is None else a
+            q, u = agent.q_values(s, judged), agent.uncertainty(s, judged)
+            size = max(float(np.abs(q).max()), 1e-6)
+            worst = max(
+                float(np.abs(got["q_mean"] - q.mean(0)).max()),
+                float(np.abs(got["uncertainty"] - u).max()),
+            )
+            value_error = max(value_error or 0.0, worst / size)
+    if not action_error <= ACTION_TOLERANCE:
+        raise PbrlError(
+            f"The exported policy's actions are off by {action_error:.2g}; not written."
+        )
+    if value_error is not None and not value_error <= VALUE_TOLERANCE:
+        raise PbrlError(f"The exported critics' values are off by {value_error:.2g}; not written.")
+    if not score_error <= SCORE_TOLERANCE:
+        raise PbrlError(f"The exported guard's scores are off by {score_error:.2g}; not written.")
+    return action_error, value_error
