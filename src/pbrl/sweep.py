@@ -179,7 +179,7 @@ def _run_here(
 def _run_on_ray(
     todo: list[Job], resources: Resources, outcomes: dict[str, Outcome], view: SweepView
 ) -> None:
-    with _terminate_as_interrupt(), _ray(resources) as ray:
+    with _ray(resources) as ray, _terminate_as_interrupt():  # Ray sets a handler of its own
         memory = int(resources.memory_gb * 1e9)
         task = ray.remote(run_job).options(
             num_cpus=todo[0].config.threads,
