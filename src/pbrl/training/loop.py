@@ -317,7 +317,8 @@ def _check_resume(
     notes: list[str],
 ) -> TrainConfig:
     """Refuse other data or settings; explain a longer run."""
-    before, now = stored["config"], to_json(config)
+    # Through the present classes: settings younger than the run stand at their defaults.
+    before, now = to_json(from_json(stored["config"], CONFIG)), to_json(config)
     differences = []
     if stored["data"]["fingerprint"] != dataset.fingerprint:
         differences.append(
