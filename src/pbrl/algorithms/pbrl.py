@@ -144,8 +144,8 @@ class PBRL(Algorithm):
             "batch_size": 128,
             "gamma": 0.98,
             "tau": 0.01,
-            "critic_lr": 1e-3,
-            "actor_lr": 1e-3,
+            "critic_lr": 3e-3,
+            "actor_lr": 3e-4,
             "alpha_lr": 1e-3,
         },
     }

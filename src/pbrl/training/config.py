@@ -22,8 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"steps": 1_000_000, "eval_every": 1000},
     "adroit": {"steps": 1_000_000, "eval_every": 1000},
     "fast": {"steps": 60_000},
-    # Rewards of about 1 let small networks reach the scale of Q within minutes.
-    "demo": {"steps": 10_000, "normalize_rewards": "return-range"},
+    "demo": {"steps": 10_000},
 }
 
 
