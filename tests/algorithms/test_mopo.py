@@ -74,7 +74,7 @@ class TestMOPO(AlgorithmTester):
     # training, at its end, and between two generations of rollouts.
     @pytest.mark.parametrize("save_at", [5, 12, 30])
     def test_resumes_bit_exactly_in_each_phase(self, save_at: int) -> None:
-        overrides = {"rollout_interval": 10, "rollout_batch": 40, "rollout_retain": 2}
+        overrides = {"rollout_interval": 7, "rollout_batch": 40, "rollout_retain": 2}
         whole = self.make(seed=1, total_steps=40, **overrides)
         first = self.make(seed=1, total_steps=40, **overrides)
         data, g = self.data(), torch.Generator().manual_seed(0)
@@ -92,7 +92,7 @@ class TestMOPO(AlgorithmTester):
         for batch in batches[save_at:]:
             resumed.update(batch)
         self.assert_same(resumed.state_dict(), whole.state_dict())
-        assert whole.buffer.size == 80  # the oldest of three generations is gone
+        assert whole.buffer.size == 80  # the oldest two of four generations are gone
 
     def test_state_can_be_loaded_before_the_data_are_known(self) -> None:
         first = self.make(seed=1)
