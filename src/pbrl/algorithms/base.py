@@ -72,6 +72,7 @@ class Algorithm:
     normalize_observations: ClassVar[bool] = False
     # Whether q_values() and uncertainty() exist.
     has_critics: ClassVar[bool] = True
+    policy: Any  # made in _build
 
     def __init__(
         self,
@@ -134,15 +135,6 @@ class Algorithm:
         """One gradient step; metrics as 0-dim tensors, never ``.item()``."""
         raise NotImplementedError
 
-    def act(
-        self,
-        observations: Tensor,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Actions in [-1, 1], ``[B, S] -> [B, A]``."""
-        raise NotImplementedError
-
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Q of all critics without gradients, ``[B, S], [B, A] -> [K, B]``."""
         raise PbrlError(f"{self.name} has no critics, so it has no Q-values.")
@@ -152,6 +144,17 @@ class Algorithm:
         return self.q_values(observations, actions).std(0, correction=0)
 
     # ------------------------------------------------------------ may be extended
+
+    @torch.no_grad()
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The policy's actions in [-1, 1]: its mode, or a draw, ``[B, S] -> [B, A]``."""
+        action: Tensor = self.policy.act(observations, deterministic, generator)
+        return action
 
     @classmethod
     def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:

@@ -78,22 +78,6 @@ class BC(Algorithm):
         return {"actor_loss": loss.detach()}
 
     @torch.no_grad()
-    def act(
-        self,
-        observations: Tensor,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """The cloned action, or a draw where the policy is Gaussian, ``[B, S] -> [B, A]``."""
-        if isinstance(self.policy, DeterministicPolicy):
-            action: Tensor = self.policy(observations)
-            return action
-        mean, log_std = self.policy(observations)
-        if deterministic:
-            return torch.tanh(mean)
-        return torch.tanh(self.policy.sample(mean, log_std, generator))
-
-    @torch.no_grad()
     def diagnostics(self, batch: Batch) -> dict[str, Tensor]:
         """Squared error of the deterministic action, comparable between both forms."""
         return {"action_error": functional.mse_loss(self.act(batch.observations), batch.actions)}

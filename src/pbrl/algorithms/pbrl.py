@@ -362,19 +362,6 @@ class PBRL(Algorithm):
 
     # ---------------------------------------------------------------- policy and judgement
 
-    @torch.no_grad()
-    def act(
-        self,
-        observations: Tensor,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """tanh of the mean, or a draw from the policy, ``[B, S] -> [B, A]``."""
-        mean, log_std = self.policy(observations)
-        if deterministic:
-            return torch.tanh(mean)
-        return torch.tanh(self.policy.sample(mean, log_std, generator))
-
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Q of all critics, ``[K, B]``."""
         return self.critics.values(observations, actions)

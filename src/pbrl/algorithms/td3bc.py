@@ -132,17 +132,6 @@ class TD3BC(Algorithm):
             }
         return metrics
 
-    @torch.no_grad()
-    def act(
-        self,
-        observations: Tensor,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """pi(s), which is deterministic, ``[B, S] -> [B, A]``."""
-        action: Tensor = self.policy(observations)
-        return action
-
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Q of both critics, ``[2, B]``."""
         return self.critics.values(observations, actions)

@@ -87,9 +87,17 @@ class TanhGaussianPolicy(nn.Module):
         mean, log_std = self.network(observations).chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
 
-    def mode(self, observations: Tensor) -> Tensor:
-        """The deterministic action tanh(mean), ``[B, A]``."""
-        return torch.tanh(self(observations)[0])
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The mode, or a draw, ``[B, S] -> [B, A]``."""
+        mean, log_std = self(observations)
+        if not deterministic:
+            mean = self.sample(mean, log_std, generator)
+        return torch.tanh(mean)
 
     @staticmethod
     def sample(mean: Tensor, log_std: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -145,3 +153,13 @@ class DeterministicPolicy(nn.Module):
     def forward(self, observations: Tensor) -> Tensor:
         """``[B, S] -> [B, A]``."""
         return torch.tanh(self.network(observations))
+
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """There is one action only, ``[B, S] -> [B, A]``."""
+        action: Tensor = self(observations)
+        return action
