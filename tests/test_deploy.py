@@ -112,3 +112,6 @@ def test_a_file_without_guard_never_alarms(agent: Agent, tmp_path: Path) -> None
     assert not decision.alarm
     assert np.isnan(decision.percentile)
     assert decision.uncertainty > 0
+    export_onnx(make_agent("bc"), tmp_path / "bc.onnx", guard=False)
+    with pytest.raises(PbrlError, match="judge no action"):
+        OnnxPolicy(tmp_path / "bc.onnx").judge(FAR, np.zeros(2))

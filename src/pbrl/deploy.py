@@ -113,8 +113,18 @@ class OnnxPolicy:
         """The policy's decision with uncertainty and light, for ``[S]`` or ``[B, S]``."""
         return self._decide(observations, None)
 
+    @property
+    def judges(self) -> bool:
+        """Whether the file can judge an action that is not the policy's own."""
+        return len(self._names) > 1
+
     def judge(self, observations: ArrayLike, actions: ArrayLike) -> Decision:
         """The same for actions somebody else proposes, ``[A]`` or ``[B, A]``."""
+        if not self.judges:
+            raise PbrlError(
+                "This file has neither critics nor a guard, so it can judge no action; export it "
+                "again with its guard."
+            )
         return self._decide(observations, actions)
 
     def outputs(self, observations: Floats, actions: Floats | None = None) -> dict[str, Floats]:

@@ -344,7 +344,7 @@ def check_model(
     rng = np.random.default_rng(1)
     proposed = rng.uniform(maps.action_low, maps.action_high, (len(observations), len(half)))
     action_error, score_error, value_error = 0.0, 0.0, None
-    for actions in (None, proposed.astype(np.float32)):
+    for actions in (None, proposed.astype(np.float32)) if exported.judges else (None,):
         for rows in (slice(None), slice(0, 1)):
             s = np.asarray(observations[rows], np.float32)
             a = None if actions is None else actions[rows]
