@@ -233,8 +233,8 @@ class UWAC(Algorithm):
         The authors average the weights but leave these vectors as they were at the start, so that
         their targets' layers drift away from norm 1.
         """
-        theirs = self.critics.trained_parameters()
-        torch._foreach_lerp_(self.targets.trained_parameters(), theirs, self.config.tau)
+        mine, theirs = self.targets.main, self.critics.main
+        torch._foreach_lerp_(list(mine.parameters()), list(theirs.parameters()), self.config.tau)
         self.targets.main.update_spectral_norm()
 
     def _policy_value(self, s: Tensor, actions: Tensor) -> Tensor:
