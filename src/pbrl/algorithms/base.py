@@ -159,7 +159,8 @@ class Algorithm:
     @classmethod
     def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
         """Settings the original authors chose for this dataset, on top of the paper preset."""
-        matches = [start for start in cls.presets_by_dataset if dataset_name.startswith(start)]
+        name = dataset_name.replace("_", "-")  # D4RL's files have underscores, its names dashes
+        matches = [start for start in cls.presets_by_dataset if name.startswith(start)]
         return dict(cls.presets_by_dataset[max(matches, key=len)]) if matches else {}
 
     def prepare(self, data: TrainingData) -> list[str]:
