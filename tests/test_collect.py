@@ -309,6 +309,16 @@ def test_adroit_expert_means_are_the_recorded_ones(real_data: Path, name: str) -
     np.testing.assert_allclose(used, log_std, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["pen-cloned-v1", "door-cloned-v1"])
+def test_adroit_cloned_policy_acts_as_recorded(real_data: Path, name: str) -> None:
+    path = real_data / "d4rl-slices" / f"{name}.hdf5"
+    policy, _, _ = policy_of(path, deterministic=False)
+    with h5py.File(path, "r") as file:
+        observations, recorded = file["observations"][:], file["actions"][:]
+    actions = np.clip(policy(observations, np.random.default_rng(0)), -1, 1)
+    np.testing.assert_allclose(actions, recorded, atol=1e-4)
+
+
 def test_hopper_medium_is_made_again(real_data: Path, tmp_path: Path) -> None:
     source = real_data / "d4rl-slices" / "hopper_medium-v2.hdf5"
     made = collect_policy(source, steps=4000, out=tmp_path, threads=1)
