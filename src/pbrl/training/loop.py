@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,31 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor
 
-from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.agent import Agent
-from pbrl.algorithms.base import Algorithm
 from pbrl.data.dataset import TransitionDataset
-from pbrl.data.preprocessing import Preprocessing, bounded_actions
-from pbrl.data.training_data import TrainingData
-from pbrl.errors import DivergenceError, PbrlError
+from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
-from pbrl.training.checkpoint import all_finite, latest_checkpoint, prune, save_checkpoint
-from pbrl.training.config import TrainConfig, from_json, make_config, read_config, to_json
-from pbrl.training.files import cannot_write, write_json
+from pbrl.training.config import TrainConfig, make_config
+from pbrl.training.files import write_json
 from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
-from pbrl.training.metrics import MetricLog
 from pbrl.training.progress import TrainingProgress
-from pbrl.training.run import CONFIG, SUMMARY, Run, git_revision, versions
+from pbrl.training.run import SUMMARY, Run
+from pbrl.training.session import Extension, Session, claim_directory, diverged, open_session
 
-# Settings that change neither the weights nor the records of a run.
-FREE_ON_RESUME = {
-    "dataset", "run_dir", "steps", "threads", "tensorboard", "wandb", "keep_every",
-    "checkpoint_every", "tune_allocator", "preset", "clip_actions",
-}  # fmt: skip
-# Q beyond this many times the largest possible return counts as exploded.
-EXPLOSION_FACTOR = 100.0
 FINAL_EPISODES = 20
 
 
@@ -91,12 +77,13 @@ def run_training(
     resume: bool = False,
     quiet: bool = False,
     console: Console | None = None,
+    extension: Extension | None = None,
 ) -> Run:
     """Run ``config`` from its start or, with ``resume``, from its newest checkpoint."""
     console = console or Console(stderr=True)
     config = config.resolved()
     assert config.run_dir is not None
-    stored = _claim_directory(config.run_dir, resume)
+    stored = claim_directory(config.run_dir, resume)
     if stored is not None and config.threads == 0:
         config = replace(config, threads=int(stored["threads"]))
     threads = use_threads(config.threads)
@@ -104,7 +91,7 @@ def run_training(
     if config.tune_allocator and device == "cpu":
         keep_freed_memory()
 
-    session = _open_session(config, dataset, device, threads, stored)
+    session = open_session(config, dataset, device, threads, stored, extension)
     run, config = session.run, session.config
     finished = run.summary
     if finished is not None and session.algorithm.step >= config.steps:
@@ -134,237 +121,7 @@ def run_training(
     return run
 
 
-@dataclass
-class _Session:
-    """Everything a run holds while it is going."""
-
-    config: TrainConfig
-    run: Run
-    data: TrainingData
-    algorithm: Algorithm
-    agent: Agent
-    evaluator: Evaluator | None
-    log: MetricLog
-    sampler: torch.Generator
-    notes: list[str]
-    q_limit: float
-
-    def close(self) -> None:
-        self.log.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
-
-    def state(self) -> dict[str, Tensor]:
-        return {**self.algorithm.state_dict(), "rng/sampler": self.sampler.get_state()}
-
-    def save(self) -> None:
-        """Write a checkpoint, after the records it stands on are safe."""
-        state = self.state()
-        broken = all_finite(state)
-        if broken is not None:
-            raise _diverged(f"the tensor {broken}", float("nan"), self.algorithm.step, self.run)
-        self.log.sync()
-        fingerprint = self.run.info["data"]["fingerprint"]
-        save_checkpoint(self.run.checkpoints, self.algorithm.step, state, fingerprint)
-        prune(self.run.checkpoints, self.config.keep_every)
-
-
-# ------------------------------------------------------------------------------- setting up
-
-
-def _claim_directory(run_dir: Path, resume: bool) -> dict[str, Any] | None:
-    """The stored config.json when resuming, None for a new run; refuses to overwrite a run."""
-    config_file = run_dir / CONFIG
-    if config_file.exists():
-        if not resume:
-            raise PbrlError(
-                f"{run_dir} already holds a run; add --resume to go on with it, or give another "
-                "--run-dir."
-            )
-        return read_config(config_file)
-    if run_dir.exists() and not run_dir.is_dir():
-        raise PbrlError(f"--run-dir {run_dir} is a file; give a directory.")
-    return None
-
-
-def _make_directory(run: Run) -> None:
-    """Create the run on disk; only called once nothing is left to refuse."""
-    try:
-        run.checkpoints.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(run.path, error) from error
-    write_json(run.path / CONFIG, run.info)
-
-
-def _open_session(
-    config: TrainConfig,
-    dataset: TransitionDataset | None,
-    device: str,
-    threads: int,
-    stored: dict[str, Any] | None,
-) -> _Session:
-    assert config.run_dir is not None
-    notes: list[str] = []
-    if dataset is None:
-        dataset = config.load_dataset()
-    notes += dataset.info.notes
-    if len(dataset) < config.settings.batch_size:
-        raise PbrlError(
-            f"The dataset has {len(dataset)} transitions, fewer than one batch of "
-            f"{config.settings.batch_size}; log more data or set --batch-size lower."
-        )
-    evaluator = _make_evaluator(config, dataset, notes)
-    low, high = dataset.info.action_low, dataset.info.action_high
-    if low is None and evaluator is not None:
-        low, high = evaluator.action_bounds
-        dataset = bounded_actions(dataset, low, high, clip=config.clip_actions)
-
-    cls = algorithm_class(config.algorithm)
-    normalize = config.normalize_observations
-    preprocessing = Preprocessing.fit(
-        dataset,
-        normalize_observations=cls.normalize_observations if normalize is None else normalize,
-        normalize_rewards=config.normalize_rewards,
-        action_low=low,
-        action_high=high,
-    )
-    schedule_steps = config.steps
-    if stored is not None:
-        schedule_steps = int(stored["schedule_steps"])
-        config = _check_resume(config, dataset, preprocessing, stored, notes)
-    info = {
-        "format_version": 1,
-        "config": to_json(config),
-        "schedule_steps": schedule_steps,
-        "threads": threads,
-        "device": device,
-        "data": {
-            "name": dataset.info.name,
-            "source": dataset.info.source,
-            "fingerprint": dataset.fingerprint,
-            "transitions": len(dataset),
-            "observation_dim": dataset.observation_dim,
-            "action_dim": dataset.action_dim,
-            "env_id": evaluator.env_id if evaluator else (config.env_id or dataset.info.env_id),
-            "reference_scores": dataset.info.reference_scores,
-            "score_source": dataset.info.score_source,
-            "behaviour_return_mean": float(dataset.episode_returns().mean()),
-            "notes": list(dataset.info.notes),
-        },
-        "preprocessing": preprocessing.to_json(),
-        "versions": versions(),
-        "git_revision": git_revision(),
-    }
-    assert config.run_dir is not None
-    run = Run(config.run_dir, info)
-
-    data = TrainingData(dataset, preprocessing, device)
-    algorithm = cls(config.settings, seed=config.seed, device=device, total_steps=schedule_steps)
-    notes += algorithm.prepare(data)
-    sampler_device = device if not dataset.memory_mapped else "cpu"
-    sampler = torch.Generator(sampler_device).manual_seed(config.seed + 2_000_003)
-    if stored is not None:
-        checkpoint = latest_checkpoint(run.checkpoints, say=notes.append)
-        if checkpoint is None:
-            notes.append("No checkpoint yet: starting over.")
-        else:
-            algorithm.load_state_dict(checkpoint.state)
-            sampler.set_state(checkpoint.state["rng/sampler"])
-            notes.append(f"Resuming {run.path} at step {algorithm.step:,}.")
-    _make_directory(run)
-    log = MetricLog(run.path, algorithm.step, config.tensorboard, config.wandb, info)
-    gamma = float(getattr(config.settings, "gamma", 0.99))
-    largest = float(np.abs(preprocessing.rewards(dataset.rewards)).max())
-    return _Session(
-        config,
-        run,
-        data,
-        algorithm,
-        Agent(algorithm, preprocessing, info),
-        evaluator,
-        log,
-        sampler,
-        notes,
-        q_limit=EXPLOSION_FACTOR * max(1.0, largest) / (1 - gamma),
-    )
-
-
-def _make_evaluator(
-    config: TrainConfig, dataset: TransitionDataset, notes: list[str]
-) -> Evaluator | None:
-    env_id = config.env_id or dataset.info.env_id
-    if not config.eval:
-        return None
-    if env_id is None:
-        notes.append(
-            "No environment is known for these data: training without evaluation (--env-id names "
-            "one)."
-        )
-        return None
-    try:
-        evaluator = Evaluator(env_id, dataset.info.reference_scores)
-    except PbrlError as error:
-        raise PbrlError(f"{error} (--no-eval trains without a simulator.)") from error
-    evaluator.require_spaces(dataset.observation_dim, dataset.action_dim)
-    return evaluator
-
-
-def _check_resume(
-    config: TrainConfig,
-    dataset: TransitionDataset,
-    preprocessing: Preprocessing,
-    stored: dict[str, Any],
-    notes: list[str],
-) -> TrainConfig:
-    """Refuse other data or settings; explain a longer run."""
-    # Through the present classes: settings younger than the run stand at their defaults.
-    before, now = to_json(from_json(stored["config"], CONFIG)), to_json(config)
-    differences = []
-    if stored["data"]["fingerprint"] != dataset.fingerprint:
-        differences.append(
-            f"data: {stored['data']['name']} ({stored['data']['fingerprint'][:12]}) -> "
-            f"{dataset.info.name} ({dataset.fingerprint[:12]})"
-        )
-    for name in before.keys() | now.keys():
-        if name in FREE_ON_RESUME:
-            continue
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            differences += [
-                f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
-                for key in old.keys() | new.keys()
-                if old.get(key) != new.get(key)
-            ]
-        elif old != new:
-            differences.append(f"{name}: {old!r} -> {new!r}")
-    if not differences and stored["preprocessing"] != preprocessing.to_json():
-        differences.append("preprocessing: the data give other normalisation or action bounds")
-    if config.steps < int(before["steps"]):
-        differences.append(f"steps: {before['steps']} -> {config.steps} (a run can only grow)")
-    if differences:
-        raise PbrlError(
-            "This run was started with other data or settings: "
-            + "; ".join(sorted(differences))
-            + ". Resume with the old ones, or give another --run-dir."
-        )
-    if config.steps > int(before["steps"]):
-        notes.append(
-            f"Extending the run from {before['steps']:,} to {config.steps:,} steps. Schedules keep "
-            f"the length they began with ({stored['schedule_steps']:,} steps) and stay at their "
-            "last value after it."
-        )
-    if config.threads != int(stored["threads"]):
-        notes.append(
-            f"The run had {stored['threads']} threads and now has {config.threads}: results will "
-            "not be equal bit for bit."
-        )
-    return config
-
-
-# ------------------------------------------------------------------------------- the loop
-
-
-def _train(session: _Session, progress: TrainingProgress, stop: list[int]) -> None:
+def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> None:
     config, algorithm, data = session.config, session.algorithm, session.data
     size = config.settings.batch_size
     update = torch.compile(algorithm.update) if config.compile else algorithm.update
@@ -394,14 +151,14 @@ def _train(session: _Session, progress: TrainingProgress, stop: list[int]) -> No
             session.save()
             raise Interrupted(
                 f"Stopped at step {step:,} and saved; go on with: "
-                f"pbrl train --resume --run-dir {session.run.path}"
+                f"{session.command} --resume --run-dir {session.run.path}"
             )
         if step % config.checkpoint_every == 0 or last:
             session.save()
     _write_summary(session)
 
 
-def _evaluate(session: _Session, evaluator: Evaluator, episodes: int) -> dict[str, float]:
+def _evaluate(session: Session, evaluator: Evaluator, episodes: int) -> dict[str, float]:
     start = time.monotonic()
     # The seed depends on nothing but (seed, step), so a resumed run repeats it.
     seed = session.config.seed * 1_000_000_007 + session.algorithm.step
@@ -413,22 +170,14 @@ def _evaluate(session: _Session, evaluator: Evaluator, episodes: int) -> dict[st
     }
 
 
-def _require_sound(values: dict[str, float], session: _Session) -> None:
+def _require_sound(values: dict[str, float], session: Session) -> None:
     for name, value in values.items():
         exploded = name.startswith("q_") and abs(value) > session.q_limit
         if not np.isfinite(value) or exploded:
-            raise _diverged(name, value, session.algorithm.step, session.run)
+            raise diverged(name, value, session.algorithm.step, session.run)
 
 
-def _diverged(name: str, value: float, step: int, run: Run) -> DivergenceError:
-    return DivergenceError(
-        f"Training diverged: {name} is {value:g} at step {step:,}. Try a lower critic_lr, "
-        f"normalize_observations or normalize_rewards; the last good checkpoint is in "
-        f"{run.checkpoints}."
-    )
-
-
-def _write_summary(session: _Session) -> None:
+def _write_summary(session: Session) -> None:
     records = list(session.run.metrics())
     evaluations = [r for r in records if r["kind"] == "eval"]
     summary: dict[str, Any] = {
@@ -487,6 +236,3 @@ def _stop_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-__all__ = ["Interrupted", "from_json", "run_training", "train"]
