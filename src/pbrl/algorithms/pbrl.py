@@ -217,13 +217,13 @@ class PBRL(Algorithm):
         notes = super().prepare(data)
         if self.config.ood_floor != "auto" or self.config.n_ood == 0:
             return notes
-        rewards = data.preprocessing.rewards(data.dataset.rewards)
-        share = float((rewards >= 0).mean())
-        if share >= 0.5 and float(rewards.mean()) >= 0:
+        rewards = data.reward_statistics()
+        share = rewards.share_not_negative
+        if share >= 0.5 and rewards.mean >= 0:
             self.floor = 0.0
             why = f"{share:.0%} of the rewards are not negative"
         else:
-            self.floor = min(0.0, float(rewards.min())) / (1 - self.config.gamma)
+            self.floor = min(0.0, rewards.low) / (1 - self.config.gamma)
             why = (
                 f"only {share:.0%} of the rewards are not negative, and a floor of 0 would "
                 "make unseen actions attractive"

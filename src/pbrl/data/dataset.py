@@ -108,11 +108,20 @@ class TransitionDataset:
             yield slice(start, len(self))
 
     def episode_returns(self) -> NDArray[np.float64]:
-        """Undiscounted return of every episode, ``[E]``."""
-        if len(self) == 0:
-            return np.zeros(0)
-        starts = np.array([rows.start for rows in self.episodes()])
-        return np.add.reduceat(self.rewards, starts, dtype=np.float64)
+        """Undiscounted return of every episode, ``[E]``, summed in pieces of the data."""
+        returns: list[NDArray[np.float64]] = []
+        unfinished = 0.0
+        for start in range(0, len(self), 1 << 18):
+            piece = slice(start, start + (1 << 18))
+            ends = np.asarray(self.episode_ends[piece])
+            episode = np.cumsum(ends) - ends  # number within the piece, [n]
+            sums = np.bincount(episode, self.rewards[piece], minlength=int(ends.sum()) + 1)
+            sums[0] += unfinished
+            returns.append(sums[:-1])
+            unfinished = float(sums[-1])
+        if len(self) and not self.episode_ends[-1]:
+            returns.append(np.array([unfinished]))
+        return np.concatenate([np.zeros(0), *returns])
 
     def rows(self, index: NDArray[np.integer] | slice) -> TransitionDataset:
         """The rows picked by ``index`` as a dataset of their own."""

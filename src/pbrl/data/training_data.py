@@ -33,6 +33,15 @@ class Batch(NamedTuple):
     terminals: Tensor
 
 
+class RewardStatistics(NamedTuple):
+    """Rewards of a dataset in network units."""
+
+    low: float
+    high: float
+    mean: float
+    share_not_negative: float
+
+
 class TrainingData:
     """A preprocessed dataset to draw minibatches from.
 
@@ -82,6 +91,16 @@ class TrainingData:
             rows = torch.from_numpy(self._pack(picked)).to(self.device)
         s, a, r, s2, t = torch.split(rows, self._widths, dim=1)
         return Batch(s, a, r.squeeze(1), s2, t.squeeze(1))
+
+    def reward_statistics(self) -> RewardStatistics:
+        """Range, mean and share of non-negative rewards in network units, in pieces."""
+        low, high, total, positive = np.inf, -np.inf, 0.0, 0
+        for start in range(0, len(self), 1 << 18):
+            rewards = self.preprocessing.rewards(self.dataset.rewards[start : start + (1 << 18)])
+            low, high = min(low, float(rewards.min())), max(high, float(rewards.max()))
+            total += float(rewards.sum(dtype=np.float64))
+            positive += int((rewards >= 0).sum())
+        return RewardStatistics(low, high, total / len(self), positive / len(self))
 
     def sample(self, size: int, generator: torch.Generator) -> Batch:
         """``size`` rows drawn uniformly with replacement."""

@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"steps": 1_000_000, "eval_every": 1000},
     "adroit": {"steps": 1_000_000, "eval_every": 1000},
     "fast": {"steps": 60_000},
-    "demo": {"steps": 10_000},
+    "demo": {"steps": 10_000, "threads": 1},  # networks too small for two
 }
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -214,7 +213,8 @@ def open_session(
     _make_directory(run)
     log = MetricLog(run.path, algorithm.step, config.tensorboard, config.wandb, info)
     gamma = float(getattr(config.settings, "gamma", 0.99))
-    largest = float(np.abs(preprocessing.rewards(dataset.rewards)).max())
+    rewards = data.reward_statistics()
+    largest = max(abs(rewards.low), abs(rewards.high))
     session = Session(
         config,
         run,
