@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -273,6 +275,33 @@ def test_ray_loses_nothing_when_a_worker_is_killed(data_file: Path, tmp_path: Pa
     import ray
 
     assert not ray.is_initialized()
+
+
+def test_ray_saves_every_run_when_it_is_stopped(data_file: Path, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    pytest.importorskip("ray")
+    # Far too long to finish, and no checkpoint on the way: only a saved stop leaves one.
+    plan = spec(data_file, seeds=2, settings={"steps": 10**6, "checkpoint_every": 10**6})
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(plan))
+    command = [sys.executable, "-m", "pbrl", "sweep", str(file), "--out", str(tmp_path / "runs")]
+    with subprocess.Popen([*command, "--workers", "2"], stderr=subprocess.PIPE) as process:
+        jobs = make_jobs(expand(plan), tmp_path / "runs")
+        deadline = time.monotonic() + 300
+        while any(read_progress(job.run_dir).step < 20 for job in jobs):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        pids = [json.loads((job.run_dir / WORKER).read_text())["pid"] for job in jobs]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"the same command goes on" in said
+    assert [progress_of(job)[0] for job in jobs] == ["half done", "half done"]
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):  # no worker is left behind
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 # ------------------------------------------------------------------------------ what is shown

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pbrl.errors import PbrlError
 from pbrl.evaluation.probe import KINDS
 from pbrl.evaluation.statistics import (
     AGGREGATES,
@@ -23,6 +24,7 @@ from pbrl.experiments.collect_results import Curve, RunResult, data_name, group,
 from pbrl.experiments.cost import measure_cost
 from pbrl.experiments.figures import DPI
 from pbrl.experiments.paper import Cell
+from pbrl.experiments.tables import averages, beside, cells_json, markdown, spread
 from pbrl.experiments.toy import MEMBERS, POINTS, fig1a
 
 # Fig. 3: no other kind of action may have a mean Q above the data's by more than this share.
@@ -236,21 +238,21 @@ def scores(
         found = {label: paper.cell_of(chosen.table, dataset, label) for label in labels}
         theirs[dataset] = {label: cell for label, cell in found.items() if cell is not None}
     lines = [
-        [dataset, *(_beside(ours[dataset].get(n), theirs[dataset].get(n)) for n in labels)]
+        [dataset, *(beside(ours[dataset].get(n), theirs[dataset].get(n)) for n in labels)]
         for dataset in ours
     ]
-    lines.append(["**average**", *_averages(ours, theirs, labels, list(ours))])
+    lines.append(["**average**", *averages(ours, theirs, labels, list(ours))])
     without = [name for name in ours if "expert" not in name]
     if chosen.table == "table4" and 0 < len(without) < len(ours):
-        lines.append(["**without expert**", *_averages(ours, theirs, labels, without)])
+        lines.append(["**without expert**", *averages(ours, theirs, labels, without)])
     table = markdown(["data", *labels], lines) + (
         f"\n{unit[0].upper()}{unit[1:]} of the last policy, mean ± deviation over {plan.seeds} "
         "seeds; in brackets the paper's. Averages are of the cells shown.\n"
     )
     numbers = {
         "unit": unit,
-        "ours": _cells_json(ours),
-        "paper": _cells_json(theirs),
+        "ours": cells_json(ours),
+        "paper": cells_json(theirs),
         "runs": runs_json(results),
     }
     title = f"{chosen.title} ({chosen.place})"
@@ -270,6 +272,8 @@ def statistics(
         if all(clean.values()):
             matrices[label], note = score_matrix(clean)
             notes += [f"{label}: {note}"] if note else []
+    if not matrices:
+        raise PbrlError("These runs have no scores: the data name no environment to evaluate in.")
     estimates = {label: aggregates(matrix) for label, matrix in matrices.items()}
     top = max(float(matrix.max()) for matrix in matrices.values())
     bottom = min(0.0, *(float(matrix.min()) for matrix in matrices.values()))
@@ -333,41 +337,6 @@ def _paper_aggregates(tasks: Sequence[str]) -> dict[str, dict[str, float]]:
     return out
 
 
-def _averages(
-    ours: Mapping[str, Mapping[str, Cell]],
-    theirs: Mapping[str, Mapping[str, Cell]],
-    labels: Sequence[str],
-    datasets: Sequence[str],
-) -> list[str]:
-    out = []
-    for label in labels:
-        mine, its = _average(ours, label, datasets), _average(theirs, label, datasets)
-        out.append(_beside(mine, its, digits=2))
-    return out
-
-
-def _average(
-    cells: Mapping[str, Mapping[str, Cell]], label: str, datasets: Sequence[str]
-) -> Cell | None:
-    """The mean over ``datasets`` where every cell is there."""
-    present = [cells[dataset][label].mean for dataset in datasets if label in cells[dataset]]
-    return Cell(float(np.mean(present)), None) if len(present) == len(datasets) else None
-
-
-def _beside(ours: Cell | None, theirs: Cell | None, digits: int = 1) -> str:
-    left = "–" if ours is None else f"{ours.mean:.{digits}f}"
-    if ours is not None and ours.std is not None:
-        left += f" ± {ours.std:.1f}"
-    if theirs is None:
-        return left
-    right = f"{theirs.mean:.{digits}f}" + ("" if theirs.std is None else f" ± {theirs.std:.1f}")
-    return f"{left} ({right})"
-
-
-def _cells_json(cells: Mapping[str, Mapping[str, Cell]]) -> dict[str, Any]:
-    return {d: {k: [c.mean, c.std] for k, c in row.items()} for d, row in cells.items()}
-
-
 def runs_json(results: Iterable[RunResult]) -> list[dict[str, Any]]:
     """One short object for each run."""
     return [
@@ -386,20 +355,6 @@ def runs_json(results: Iterable[RunResult]) -> list[dict[str, Any]]:
 def unit_of(results: Sequence[RunResult]) -> str:
     """Normalised score, or return where the data have no reference scores."""
     return "normalised score" if all(r.normalised for r in results) else "return"
-
-
-def spread(values: Iterable[float | None]) -> str:
-    """Mean ± deviation."""
-    present = [value for value in values if value is not None]
-    if not present:
-        return "–"
-    return f"{np.mean(present):.4g} ± {np.std(present):.2g}"
-
-
-def markdown(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
 
 
 def _yes(value: bool) -> str:

@@ -89,7 +89,10 @@ def draw_curves(
             axis.grid(alpha=0.25)
             if _wide(panels.get(dataset, {})):
                 axis.set_yscale("symlog", linthresh=1.0)
-    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    for axis in axes[:, -1]:
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+            break
     return figure
 
 
