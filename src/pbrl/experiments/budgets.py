@@ -48,7 +48,7 @@ BUDGETS: dict[str, Budget] = {
         datasets=("demo",),
         preset="demo",
         settings=(
-            ("steps", 5000),
+            ("steps", 4000),
             ("eval_every", 500),
             ("eval_episodes", 5),
             ("log_every", 250),
