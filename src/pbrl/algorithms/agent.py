@@ -85,7 +85,7 @@ class Agent:
     ) -> Reading:
         """The policy's decision with a warning light; see ``pbrl.algorithms.guard``.
 
-        The first call of an agent that comes from a run fits the guard on the run's data (about ten
+        The first call of an agent that comes from a run fits the guard on the run's data (some
         seconds) and keeps it beside the run; otherwise call ``fit_guard`` first.
 
         Args:
@@ -121,7 +121,9 @@ class Agent:
             )
         return self.fitted_guard
 
-    def fit_guard(self, dataset: TransitionDataset, *, steps: int = 3000, seed: int = 0) -> Guard:
+    def fit_guard(
+        self, dataset: TransitionDataset, *, steps: int | None = None, seed: int = 0
+    ) -> Guard:
         """Fit the warning light on the agent's training data and keep it."""
         sizes = (dataset.observation_dim, dataset.action_dim)
         if sizes != (self.observation_dim, self.action_dim):

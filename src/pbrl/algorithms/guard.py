@@ -226,11 +226,11 @@ def fit_guard(
     preprocessing: Preprocessing,
     dataset: TransitionDataset,
     *,
-    steps: int = 3000,
+    steps: int | None = None,
     seed: int = 0,
     on_step: Callable[[int], None] | None = None,
 ) -> Guard:
-    """Fit a guard for ``algorithm`` on the data it learned from; about ten seconds on one core.
+    """Fit a guard for ``algorithm`` on the data it learned from; some seconds on one core.
 
     A tenth of the episodes is held out to calibrate the scores.
 
@@ -238,12 +238,14 @@ def fit_guard(
         algorithm: trained.
         preprocessing: of its run.
         dataset: its training data, raw.
-        steps: gradient steps of the behaviour model.
+        steps: gradient steps of the behaviour model; 500 to 3,000 by the size of the data when
+            omitted.
         seed: of the split and the fit.
         on_step: called with the number of steps done.
     """
     if len(dataset) < 20:
         raise PbrlError(f"A guard needs at least 20 transitions, these data have {len(dataset)}.")
+    steps = min(3000, max(500, len(dataset))) if steps is None else steps
     rng = np.random.default_rng(seed)
     kept, held = _split(dataset, rng)
     s_all, a_all = _unit(preprocessing, dataset, kept)

@@ -9,7 +9,6 @@ import numpy as np
 
 from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.guard import Guard
-from pbrl.data import load_dataset
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import bounded_actions
 from pbrl.errors import PbrlError
@@ -40,14 +39,7 @@ def training_dataset(info: dict[str, Any]) -> TransitionDataset:
     """The data a run was trained on, loaded again and compared with its fingerprint."""
     config, data = from_json(info["config"]), info["data"]
     try:
-        dataset = load_dataset(
-            config.dataset,
-            next_observations=config.next_observations,
-            clip_actions=config.clip_actions,
-            action_low=config.action_low,
-            action_high=config.action_high,
-            env_id=config.env_id,
-        )
+        dataset = config.load_dataset()
     except PbrlError as error:
         raise PbrlError(
             f"The run's data cannot be loaded again ({error}) Give them yourself: --dataset, or "

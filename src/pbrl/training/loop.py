@@ -26,6 +26,7 @@ from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.files import write_json
 from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
+from pbrl.training.model_card import write_model_card
 from pbrl.training.progress import TrainingProgress
 from pbrl.training.run import SUMMARY, Run
 from pbrl.training.session import Extension, Session, claim_directory, diverged, open_session
@@ -144,7 +145,7 @@ def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> Non
                 episodes = (
                     max(config.eval_episodes, FINAL_EPISODES) if last else config.eval_episodes
                 )
-                values = _evaluate(session, session.evaluator, episodes)
+                values = evaluate_session(session, session.evaluator, episodes)
             session.log.record(step, "eval", values)
             progress.update(step, values)
         if stop:
@@ -158,7 +159,8 @@ def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> Non
     _write_summary(session)
 
 
-def _evaluate(session: Session, evaluator: Evaluator, episodes: int) -> dict[str, float]:
+def evaluate_session(session: Session, evaluator: Evaluator, episodes: int) -> dict[str, float]:
+    """What the session's policy earns now, as metrics."""
     start = time.monotonic()
     # The seed depends on nothing but (seed, step), so a resumed run repeats it.
     seed = session.config.seed * 1_000_000_007 + session.algorithm.step
@@ -192,6 +194,7 @@ def _write_summary(session: Session) -> None:
         summary["last_evaluation"] = evaluations[-1]
         summary["best_evaluation"] = max(evaluations, key=lambda r: float(r["return_mean"]))
     write_json(session.run.path / SUMMARY, summary)
+    write_model_card(session.run, session.agent)
 
 
 class _Clock:

@@ -1,0 +1,322 @@
+"""Going on online from an offline run: half of every minibatch from the log, half from the world.
+
+One environment step is taken before every gradient step, with an action drawn from the policy.
+What the policy meets goes into a replay that fills the online half of the minibatches. Pessimism
+was right while there was nothing but the log; now mistakes can be seen and unlearned, so PBRL's
+beta_ood is relaxed exponentially from its last offline value.
+
+The loop, checkpoints, metrics and resume are those of ``pbrl.training.loop``. The replay is part of
+the checkpoint, and the running episode is restored by playing its actions again from its seed, so
+that a resumed fine-tuning ends with the same bytes as an uninterrupted one (in environments that
+are a function of seed and actions, as MuJoCo's are).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from pbrl.algorithms import algorithm_class
+from pbrl.algorithms.agent import Agent
+from pbrl.algorithms.base import require
+from pbrl.data.dataset import TransitionDataset
+from pbrl.data.training_data import Batch
+from pbrl.errors import PbrlError
+from pbrl.evaluation.environments import make_env
+from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from pbrl.training.config import TrainConfig
+from pbrl.training.guard import training_dataset
+from pbrl.training.loop import evaluate_session, run_training
+from pbrl.training.run import Run
+from pbrl.training.session import BatchSource, Extension, Session
+
+Floats = NDArray[np.float32]
+
+
+def finetune(
+    run: str | Path,
+    *,
+    env_id: str | None = None,
+    steps: int = 10_000,
+    run_dir: str | Path | None = None,
+    from_step: int | None = None,
+    dataset: TransitionDataset | None = None,
+    offline_share: float = 0.5,
+    relax: float = 0.1,
+    capacity: int = 100_000,
+    seed: int | None = None,
+    threads: int = 0,
+    eval_every: int = 1000,
+    eval_episodes: int = 10,
+    resume: bool = False,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> Run:
+    """Continue an offline run online.
+
+    Args:
+        run: the offline run's directory.
+        env_id: the environment to act in; the run's own when omitted.
+        steps: environment steps, and as many gradient steps.
+        run_dir: where the new run lives; RUN-finetuned when omitted.
+        from_step: a kept checkpoint to start from; the newest when omitted.
+        dataset: the run's data, where they are no longer where they were.
+        offline_share: share of every minibatch that comes from the log.
+        relax: PBRL's beta_ood falls to this fraction of its last offline value; 1 keeps it.
+        capacity: rows of the online replay; the oldest go first.
+        seed: of everything random; the run's own when omitted.
+        threads: CPU threads; 0 decides by the machine.
+        eval_every: steps between evaluations.
+        eval_episodes: episodes of an evaluation.
+        resume: go on with the fine-tuning in ``run_dir`` if there is one.
+        quiet: print nothing.
+        console: where to print.
+
+    Returns:
+        The finished fine-tuning, a run like any other.
+    """
+    require(0 <= offline_share < 1, f"offline_share must lie in [0, 1), got {offline_share}")
+    require(0 < relax <= 1, f"relax must lie in (0, 1], got {relax}")
+    require(capacity >= 1000, f"capacity must be at least 1000, got {capacity}")
+    parent = Run.open(run)
+    where = env_id or parent.env_id
+    if where is None:
+        raise PbrlError("This run knows no environment to act in; name one with --env-id.")
+    checkpoint = _parent_checkpoint(parent, from_step)
+    data = dataset if dataset is not None else training_dataset(parent.info)
+    if data.fingerprint != parent.info["data"]["fingerprint"]:
+        raise PbrlError("These are not the data the run was trained on; give the right --dataset.")
+    settings, note = _relaxed(parent, checkpoint, relax)
+    config: TrainConfig = dataclasses.replace(
+        parent.config,
+        settings=settings,
+        env_id=where,
+        eval=True,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+        steps=steps,
+        seed=parent.config.seed if seed is None else seed,
+        threads=threads,
+        run_dir=Path(run_dir)
+        if run_dir
+        else parent.path.with_name(parent.path.name + "-finetuned"),
+        checkpoint_every=0,
+        log_every=0,
+    )
+    origin = {
+        "run": str(parent.path),
+        "step": checkpoint.step,
+        "weights_sha256": _digest(checkpoint.state),
+        "offline_share": offline_share,
+        "relax": relax,
+        "capacity": capacity,
+    }
+
+    def start(session: Session, resumed: Checkpoint | None) -> None:
+        if resumed is None:
+            _inherit(session, checkpoint)
+        low, high = session.agent.preprocessing.action_low, session.agent.preprocessing.action_high
+        replay = OnlineReplay(
+            session.data, session.agent, where, (low, high), session.config.seed,
+            capacity=capacity, offline_share=offline_share,
+        )  # fmt: skip
+        if resumed is not None:
+            replay.load(resumed.state)
+        session.data, session.extra_state = replay, replay.state
+        session.notes.append(note)
+        if resumed is None and session.evaluator is not None:
+            values = evaluate_session(session, session.evaluator, session.config.eval_episodes)
+            session.log.record(0, "eval", values)  # what the offline run is worth
+
+    extension = Extension(f"pbrl finetune {parent.path}", {"finetune": origin}, start)
+    return run_training(
+        config, data, resume=resume, quiet=quiet, console=console, extension=extension
+    )
+
+
+def _parent_checkpoint(parent: Run, step: int | None) -> Checkpoint:
+    if step is not None:
+        path = parent.checkpoints / f"step_{step:09d}"
+        if not path.is_dir():
+            raise PbrlError(f"{parent.path} has no checkpoint at step {step}.")
+        return read_checkpoint(path)
+    checkpoint = latest_checkpoint(parent.checkpoints)
+    if checkpoint is None:
+        raise PbrlError(f"{parent.path} has no checkpoint yet; train it first.")
+    return checkpoint
+
+
+def _digest(state: dict[str, Tensor]) -> str:
+    """SHA-256 of the weights: the same parent gives the same."""
+    digest = hashlib.sha256()
+    for name in sorted(key for key in state if key.startswith("networks/")):
+        digest.update(name.encode())
+        digest.update(state[name].contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, str]:
+    """The run's settings with pessimism that fades, and a sentence about it."""
+    settings: Any = parent.config.settings
+    if not hasattr(settings, "beta_ood_schedule"):
+        return settings, f"{parent.config.algorithm} has no pessimism schedule: it stays as it was."
+    data = parent.info["data"]
+    algorithm: Any = algorithm_class(parent.config.algorithm)(
+        settings,
+        data["observation_dim"],
+        data["action_dim"],
+        total_steps=int(parent.info["schedule_steps"]),
+    )
+    algorithm.load_state_dict(checkpoint.state)
+    last = float(algorithm.schedule(algorithm.step))
+    relaxed = dataclasses.replace(
+        settings,
+        beta_ood_schedule="decay",
+        beta_ood_start=last,
+        beta_ood_middle=last,
+        beta_ood_end=last * relax,
+        beta_ood_linear=0.0,
+    )
+    return relaxed, f"Pessimism: beta_ood falls from {last:.3g} to {last * relax:.3g}."
+
+
+def _inherit(session: Session, checkpoint: Checkpoint) -> None:
+    """Weights and optimisers of the parent; step, schedule and random numbers start anew."""
+    algorithm = session.algorithm
+    fresh = algorithm.generator.get_state()
+    schedule = algorithm.extra_state()
+    try:
+        algorithm.load_state_dict(checkpoint.state)
+    except (RuntimeError, KeyError) as error:
+        raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
+    algorithm.generator.set_state(fresh)
+    if hasattr(algorithm.config, "beta_ood_schedule"):
+        algorithm.load_extra_state(schedule)
+    algorithm.step = 0
+
+
+class OnlineReplay:
+    """Minibatches that are part log, part own experience; one environment step a batch.
+
+    Args:
+        offline: the logged data.
+        agent: acts, and maps between raw and network units.
+        env_id: where it acts.
+        bounds: of raw actions.
+        seed: of episodes and actions.
+        capacity: rows kept.
+        offline_share: share of the log in a batch.
+    """
+
+    def __init__(
+        self,
+        offline: BatchSource,
+        agent: Agent,
+        env_id: str,
+        bounds: tuple[Floats, Floats],
+        seed: int,
+        *,
+        capacity: int,
+        offline_share: float,
+    ) -> None:
+        self.offline, self.agent, self.seed = offline, agent, seed
+        self.bounds, self.offline_share = bounds, offline_share
+        self.env = make_env(env_id)
+        s, a = agent.observation_dim, agent.action_dim
+        self.widths = [s, a, 1, s, 1]
+        device = agent.algorithm.device
+        self.rows = torch.zeros(capacity, sum(self.widths), device=device)
+        self.total = 0  # rows ever written
+        self.episode = 0  # episodes begun
+        self.episode_actions: list[Floats] = []  # of the running episode, as they were taken
+        self.observation: NDArray[Any] | None = None
+        self.generator = torch.Generator(device).manual_seed(seed + 3_000_017)
+
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
+        """Take one step in the environment, then draw ``size`` rows from log and replay."""
+        self._step()
+        held = min(self.total, len(self.rows))
+        online = size - round(self.offline_share * size)
+        if held < size:  # too few to learn from without learning them by heart
+            return self.offline.sample(size, generator)
+        device = self.rows.device
+        index = torch.randint(held, (online,), generator=self.generator, device=device)
+        s, a, r, s2, t = torch.split(self.rows[index], self.widths, dim=1)
+        mine = Batch(s, a, r.squeeze(1), s2, t.squeeze(1))
+        if online == size:
+            return mine
+        logged = self.offline.sample(size - online, generator)
+        return Batch(*(torch.cat(pair) for pair in zip(logged, mine, strict=True)))
+
+    def _step(self) -> None:
+        if self.observation is None:
+            self.observation = self._reset()
+        seen = np.asarray(self.observation, np.float32)
+        action = self.agent.act(seen, deterministic=False, generator=self.generator)
+        action = np.clip(action, *self.bounds)
+        after, reward, terminated, truncated, _ = self.env.step(action)
+        self.episode_actions.append(action)
+        maps = self.agent.preprocessing
+        row = np.concatenate(
+            [
+                maps.observations(seen),
+                maps.actions(action),
+                maps.rewards(np.array([reward])),
+                maps.observations(np.asarray(after, np.float32)),
+                np.array([float(terminated)], np.float32),
+            ]
+        )
+        self.rows[self.total % len(self.rows)] = torch.from_numpy(row).to(self.rows.device)
+        self.total += 1
+        self.observation = None if terminated or truncated else after
+
+    def _reset(self) -> NDArray[Any]:
+        self.episode += 1
+        self.episode_actions = []
+        return self._begin()
+
+    def _begin(self) -> NDArray[Any]:
+        sequence = np.random.SeedSequence([self.seed, self.episode])
+        observation, _ = self.env.reset(seed=int(sequence.generate_state(1)[0]))
+        return np.asarray(observation)
+
+    # ---------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Tensor]:
+        """Replay, random numbers and the running episode, for the checkpoint."""
+        held = min(self.total, len(self.rows))
+        running = self.observation is not None
+        actions = np.zeros((0, self.widths[1]), np.float32)
+        if running and self.episode_actions:
+            actions = np.stack(self.episode_actions)
+        return {
+            "online/rows": self.rows[:held].clone(),
+            "online/total": torch.tensor(self.total),
+            "online/episode": torch.tensor(self.episode),
+            "online/running": torch.tensor(running),
+            "online/episode_actions": torch.from_numpy(actions),
+            "rng/online": self.generator.get_state(),
+        }
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """The inverse of ``state``; plays the running episode's actions again."""
+        rows = state["online/rows"]
+        self.rows[: len(rows)] = rows.to(self.rows.device)
+        self.total, self.episode = int(state["online/total"]), int(state["online/episode"])
+        self.generator.set_state(state["rng/online"])
+        self.episode_actions, self.observation = [], None
+        if not bool(state["online/running"]):
+            return
+        observation = self._begin()
+        for action in state["online/episode_actions"].numpy():
+            observation = np.asarray(self.env.step(action)[0])
+            self.episode_actions.append(action)
+        self.observation = observation

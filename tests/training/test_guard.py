@@ -1,0 +1,153 @@
+"""The warning light: what it must see, and where its numbers come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pendulum_log import SMALL, write_log
+
+import pbrl
+from pbrl.algorithms.agent import Agent
+from pbrl.algorithms.guard import Guard, fit_guard
+from pbrl.algorithms.pbrl import PBRL, PBRLConfig
+from pbrl.data.dataset import TransitionDataset
+from pbrl.data.preprocessing import Preprocessing
+from pbrl.errors import PbrlError
+
+
+def ring_log(episodes: int = 60, length: int = 40, seed: int = 0) -> TransitionDataset:
+    """States on a ring in the plane (plus a constant column), actions near a function of them."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0, 2 * np.pi, episodes * length)
+    radius = 1 + 0.05 * rng.normal(size=len(angle))
+    s = np.stack([radius * np.cos(angle), radius * np.sin(angle), np.ones_like(angle)], 1)
+    a = np.tanh(
+        np.stack([np.cos(angle), np.sin(2 * angle)], 1) + 0.1 * rng.normal(size=(len(s), 2))
+    )
+    ends = np.arange(len(s)) % length == length - 1
+    states, actions = s.astype(np.float32), a.astype(np.float32)
+    rewards = np.ones(len(s), np.float32)
+    return TransitionDataset(states, actions, rewards, states, ends & False, ends)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    log = ring_log()
+    config = PBRLConfig(ensemble_size=4, hidden=(16,), policy_hidden=(16,))
+    agent = Agent(PBRL(config, 3, 2, seed=0), Preprocessing.identity(3, 2))
+    agent.fit_guard(log, steps=1000)
+    return agent
+
+
+def auroc(usual: Any, odd: Any) -> float:
+    """Share of pairs that are in the right order, computed pair by pair."""
+    usual, odd = np.asarray(usual)[:, None], np.asarray(odd)[None]
+    return float((odd > usual).mean() + 0.5 * (odd == usual).mean())
+
+
+def test_sees_states_and_actions_the_log_has_not(agent: Agent) -> None:
+    held = ring_log(episodes=10, seed=1)
+    rng = np.random.default_rng(2)
+    s, a = held.observations, held.actions
+    usual = agent.guard(s, a).score
+    noisy = np.clip(a + 0.5 * rng.normal(size=a.shape), -1, 1)
+    assert auroc(usual, agent.guard(s, noisy).score) > 0.9
+    uniform = rng.uniform(-1, 1, a.shape)
+    assert auroc(usual, agent.guard(s, uniform).score) > 0.9
+    # The middle of the ring is inside every column's range: only the joint distance sees it.
+    inside = s * np.array([0.3, 0.3, 1], np.float32)
+    assert auroc(agent.guard(s).score, agent.guard(inside).score) > 0.95
+    moved = s + np.array([0, 0, 0.05], np.float32)  # a column that never varied
+    assert auroc(agent.guard(s).score, agent.guard(moved).score) > 0.95
+
+
+def test_alarm_rate_on_held_out_data_is_what_the_quantile_says(agent: Agent) -> None:
+    held = ring_log(episodes=50, seed=3)
+    for quantile in (0.8, 0.95):
+        own = agent.guard(held.observations, quantile=quantile).alarm.mean()
+        proposed = agent.guard(held.observations, held.actions, quantile).alarm.mean()
+        assert abs(own - (1 - quantile)) < 0.08
+        assert abs(proposed - (1 - quantile)) < 0.08
+
+
+def test_percentile_of_uncertainty_is_among_the_training_data(agent: Agent) -> None:
+    log = ring_log()
+    u = agent.uncertainty(log.observations, log.actions)
+    some = slice(0, 50)
+    reading = agent.guard(log.observations[some], log.actions[some])
+    np.testing.assert_array_equal(reading.uncertainty, u[some])
+    expected = [100 * (u < value).mean() for value in u[some]]
+    np.testing.assert_allclose(reading.percentile, expected, atol=1.5)
+
+
+def test_state_distance_is_the_distance_to_the_nearest_prototype(agent: Agent) -> None:
+    model = agent.require_guard().model
+    s = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    x = ((s - model.shift) / model.scale).double() @ model.whitening.double()
+    expected = torch.cdist(x, model.prototypes.double()).amin(1)
+    torch.testing.assert_close(model.state(s).double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_single_rows_and_the_policys_own_action(agent: Agent) -> None:
+    s = ring_log(1, 5).observations
+    many, one = agent.guard(s), agent.guard(s[0])
+    np.testing.assert_array_equal(many.action, agent.act(s))
+    assert one.action.shape == (2,)
+    assert float(one.score) == pytest.approx(float(many.score[0]), rel=1e-4)
+    # Own actions are not measured against the log's: judged as a proposal the score can only grow.
+    assert (agent.guard(s, agent.act(s)).score >= many.score - 1e-5).all()
+
+
+def test_saved_and_loaded_guards_agree(agent: Agent, tmp_path: Path) -> None:
+    guard = agent.require_guard()
+    guard.save(tmp_path / "g.safetensors")
+    loaded = Guard.load(tmp_path / "g.safetensors")
+    other = Agent(agent.algorithm, agent.preprocessing)
+    other.fitted_guard = loaded
+    s = ring_log(2, 10, seed=5).observations
+    for name, values in vars(agent.guard(s)).items():
+        np.testing.assert_array_equal(values, getattr(other.guard(s), name))
+    (tmp_path / "bad.safetensors").write_bytes(b"nothing")
+    with pytest.raises(PbrlError, match="damaged"):
+        Guard.load(tmp_path / "bad.safetensors")
+
+
+def test_same_seed_same_guard() -> None:
+    log = ring_log(12, 10)
+    config = PBRLConfig(ensemble_size=2, hidden=(8,), policy_hidden=(8,))
+    algorithm, maps = PBRL(config, 3, 2), Preprocessing.identity(3, 2)
+    one, two = (fit_guard(algorithm, maps, log, steps=20).model.state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_makes_its_guard_on_first_use_and_keeps_it(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.npz")
+    settings: dict[str, Any] = {**SMALL, "steps": 5, "eval": False, "quiet": True}
+    run = pbrl.train(log, run_dir=tmp_path / "run", **settings)
+    reading = run.agent().guard(np.zeros(4))
+    assert np.isfinite(reading.score)
+    kept = list((run.path / "guards").iterdir())
+    assert [path.name for path in kept] == ["step_000000005.safetensors"]
+    log.unlink()  # the data are needed once
+    assert run.agent().guard(np.zeros(4)).score == reading.score
+    kept[0].unlink()
+    with pytest.raises(PbrlError, match="fit_guard"):
+        run.agent().guard(np.zeros(4))
+    write_log(log, seed=8)
+    with pytest.raises(PbrlError, match="no longer holds"):
+        run.agent().guard(np.zeros(4))
+
+
+def test_bad_use_gets_a_sentence(agent: Agent) -> None:
+    with pytest.raises(PbrlError, match="fit_guard"):
+        Agent(agent.algorithm, agent.preprocessing).guard(np.zeros(3))
+    with pytest.raises(PbrlError, match="quantile"):
+        agent.guard(np.zeros(3), quantile=0)
+    with pytest.raises(PbrlError, match="20 transitions"):
+        agent.fit_guard(ring_log(1, 10))
+    with pytest.raises(PbrlError, match="dimensions"):
+        agent.fit_guard(pbrl.TransitionDataset(*[np.zeros((30, 1), np.float32)] * 6))  # type: ignore[arg-type]
