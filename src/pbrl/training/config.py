@@ -57,7 +57,6 @@ class TrainConfig:
         tensorboard: write TensorBoard events.
         wandb: a Weights & Biases project to log to; off when omitted.
         tune_allocator: keep freed memory in the process (glibc); saves page faults every step.
-        compile: compile the update with torch.compile (experimental; first step takes long).
     """
 
     dataset: str = "demo"
@@ -86,7 +85,6 @@ class TrainConfig:
     tensorboard: bool = True
     wandb: str | None = None
     tune_allocator: bool = True
-    compile: bool = False
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from pbrl.data.dataset import TransitionDataset
@@ -125,11 +124,10 @@ def run_training(
 def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> None:
     config, algorithm, data = session.config, session.algorithm, session.data
     size = config.settings.batch_size
-    update = torch.compile(algorithm.update) if config.compile else algorithm.update
     clock = _Clock(algorithm.step)
     while algorithm.step < config.steps:
         batch = data.sample(size, session.sampler)
-        metrics = update(batch)
+        metrics = algorithm.update(batch)
         step = algorithm.step
         last = step == config.steps
         if step % config.log_every == 0 or last:
