@@ -114,8 +114,9 @@ class TransitionDataset:
         for start in range(0, len(self), 1 << 18):
             piece = slice(start, start + (1 << 18))
             ends = np.asarray(self.episode_ends[piece])
-            episode = np.cumsum(ends) - ends  # number within the piece, [n]
-            sums = np.bincount(episode, self.rewards[piece], minlength=int(ends.sum()) + 1)
+            number: NDArray[np.int64] = np.cumsum(ends) - ends  # of the episode in the piece, [n]
+            weights = np.asarray(self.rewards[piece], np.float64)
+            sums = np.bincount(number, weights, int(ends.sum()) + 1).astype(np.float64)
             sums[0] += unfinished
             returns.append(sums[:-1])
             unfinished = float(sums[-1])
