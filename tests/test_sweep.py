@@ -304,6 +304,27 @@ def test_ray_saves_every_run_when_it_is_stopped(data_file: Path, tmp_path: Path)
         time.sleep(0.2)
 
 
+def test_a_ray_that_does_not_start_gets_one_sentence(
+    data_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    tries: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        tries.append(options)
+        raise Exception("The current node timed out during startup.\nMore of it.")
+
+    monkeypatch.setattr(ray, "init", init)
+    jobs = make_jobs(expand(spec(data_file, seeds=2)), tmp_path / "runs")
+    with pytest.raises(PbrlError, match=r"on this machine: The current node.*--workers 1"):
+        run_sweep(jobs, Resources(workers=2), quiet=True)
+    assert len(tries) == 3  # a busy machine gets another chance
+    assert not tries[0]["include_dashboard"]
+    with pytest.raises(PbrlError, match="at nowhere:1"):
+        run_sweep(jobs, Resources(address="nowhere:1"), quiet=True)
+    assert tries[-1]["address"] == "nowhere:1"
+
+
 # ------------------------------------------------------------------------------ what is shown
 
 

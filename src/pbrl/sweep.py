@@ -243,11 +243,7 @@ def _ray(resources: Resources) -> Iterator[Any]:
         with warnings.catch_warnings():
             # Ray leaves its log files and sockets to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
-            try:
-                ray.init(**options)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                where = resources.address or "on this machine"
-                raise PbrlError(f"Cannot reach Ray {where}: {_first_line(error)}") from error
+            _start_ray(ray, options, resources.address)
             try:
                 yield ray
             finally:
@@ -256,6 +252,23 @@ def _ray(resources: Resources) -> Iterator[Any]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+def _start_ray(ray: Any, options: dict[str, Any], address: str | None) -> None:
+    """``ray.init``, tried again: it gives its daemons 30 s, too few on a busy machine."""
+    attempts = 3 if address is None else 1
+    for attempt in range(1, attempts + 1):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises plain Exceptions, too
+            ray.shutdown()
+            if attempt == attempts:
+                where = "on this machine" if address is None else f"at {address}"
+                raise PbrlError(
+                    f"Cannot start or reach Ray {where}: {_first_line(error)} (--workers 1 does "
+                    "without Ray.)"
+                ) from error
 
 
 @contextlib.contextmanager
