@@ -1,6 +1,6 @@
 """Does FQE rank six milestones of a run as their real returns do? Five seeds on the embedded data.
 
-    python results/trust/measure_ranking.py --work DIR      # writes results/trust/ranking.json, .png
+    python results/trust/measure_ranking.py --work DIR    # writes ranking.json and ranking.png
 
 Each seed trains its own run of the demo preset (6,000 steps, a checkpoint every 1,000), evaluates
 every checkpoint by FQE on the log alone, and plays 30 episodes of each in the environment. Runs are

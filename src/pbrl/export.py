@@ -278,13 +278,18 @@ def _guard(
                 part, np.float32(factor), np.float32(-float(model.medians[place]) * factor)
             )
         )
-    # The agent's own action does not take part; it is meant to differ from the logged ones.
+    # As in GuardModel.score: the action leads where one is proposed, else the state; the others
+    # count beyond 1 alone.
     own = graph.node("ReduceMin", graph.node("Cast", absent, to=1), graph.axes(1), keepdims=0)
     is_own = graph.node("Greater", own, graph.constant(np.float32(0.5)))
-    scaled[-1] = graph.node(
-        "Where", is_own, graph.constant(np.float32(g.LARGE_NEGATIVE)), scaled[-1]
-    )
-    graph.node("Max", *scaled, name="guard_score")
+    nothing, one = graph.constant(np.float32(g.LARGE_NEGATIVE)), graph.constant(np.float32(1))
+    state, *middle, action = scaled
+    gated = [
+        graph.node("Where", graph.node("Greater", part, one), part, nothing)
+        for part in (state, *middle)
+    ]
+    first = graph.node("Where", is_own, state, action)
+    graph.node("Max", first, *gated, name="guard_score")
 
 
 # ------------------------------------------------------------------------------- metadata

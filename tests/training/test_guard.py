@@ -98,8 +98,33 @@ def test_single_rows_and_the_policys_own_action(agent: Agent) -> None:
     np.testing.assert_array_equal(many.action, agent.act(s))
     assert one.action.shape == (2,)
     assert float(one.score) == pytest.approx(float(many.score[0]), rel=1e-4)
-    # Own actions are not measured against the log's: judged as a proposal the score can only grow.
-    assert (agent.guard(s, agent.act(s)).score >= many.score - 1e-5).all()
+    # Its own action is not measured against the logged ones; the same action as a proposal is.
+    as_proposal = agent.guard(s, agent.act(s))
+    np.testing.assert_array_equal(as_proposal.uncertainty, many.uncertainty)
+    assert not np.allclose(as_proposal.score, many.score)
+
+
+def test_score_by_hand(agent: Agent) -> None:
+    """Scaled measurements in float64: the leading one, and the others beyond 1."""
+    model = agent.require_guard().model
+    rng = np.random.default_rng(7)
+    s = (ring_log(2, 30).observations * rng.choice([1.0, 1.8], (60, 1))).astype(np.float32)
+    a = rng.uniform(-1, 1, (60, 2)).astype(np.float32)
+    parts = [
+        model.state(torch.from_numpy(s)).numpy(),
+        agent.uncertainty(s, a),
+        model.action(torch.from_numpy(s), torch.from_numpy(a)).numpy(),
+    ]
+    state, u, action = (
+        (part.astype(np.float64) - float(model.medians[i])) / float(model.spreads[i])
+        for i, part in enumerate(parts)
+    )
+    expected = [
+        max([x, *(y for y in others if y > 1)]) for x, *others in zip(action, state, u, strict=True)
+    ]
+    np.testing.assert_allclose(agent.guard(s, a).score, expected, rtol=1e-4, atol=1e-4)
+    assert (state > 1).any()
+    assert (state < 1).any()
 
 
 def test_saved_and_loaded_guards_agree(agent: Agent, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ held-out logged data:
   logged actions given the state. Only used to judge an action that somebody proposes: the agent's
   own is a function of the state, and is meant to differ from what was logged.
 
-The guard's score is the largest of them. Raw U alone is a poor light, because it differs more
-between states than between actions; docs/trust.md has the figures that led to this choice.
+The guard's score follows the action where one is proposed, else the state; the other measurements
+join in beyond their 99th percentile. Raw U alone is a poor light, because it differs more between
+states than between actions; docs/trust.md has the figures that led to this choice.
 
 Shapes: B rows, S observation and A action dimensions, M prototypes.
 """
@@ -47,7 +48,7 @@ OBSERVATION_LIMIT = 10.0  # deviations; beyond it the behaviour model would only
 ACTION_LIMIT = 0.995  # logged actions often sit on their bound, where atanh is infinite
 LOG_STD_LIMITS = (-5.0, 1.0)
 SHRINKAGE = 1e-3  # keeps directions finite in which the log does not vary
-LARGE_NEGATIVE = -1e6  # what a measurement that does not take part counts as
+LARGE_NEGATIVE = -1e6  # what a measurement counts as that does not take part
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class GuardModel(nn.Module):
     def action(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Minus log-likelihood of atanh(a), up to a constant, ``[B, S], [B, A] -> [B]``."""
         x = self.standardised(observations).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
-        mean, log_std = self.behaviour(x).chunk(2, dim=1)
+        both: Tensor = self.behaviour(x)
+        mean, log_std = both.chunk(2, dim=1)
         log_std = log_std.clamp(*LOG_STD_LIMITS)
         u = torch.atanh(actions.clamp(-ACTION_LIMIT, ACTION_LIMIT))
         return (0.5 * ((u - mean) * (-log_std).exp()).square() + log_std).sum(1)
@@ -142,14 +144,21 @@ class GuardModel(nn.Module):
     def score(
         self, observations: Tensor, uncertainty: Tensor | None, actions: Tensor | None
     ) -> Tensor:
-        """The largest scaled measurement; those given as None do not take part. ``[B]``"""
+        """The guard's score of states and, where given, of proposed actions, ``[B]``.
+
+        The measurement that answers the question leads: the action's where one is proposed, else
+        the state's. The others only count beyond the 99th percentile of logged data, so that their
+        ordinary ups and downs do not drown it.
+        """
         parts = [(0, self.state(observations))]
         if uncertainty is not None:
             parts.append((1, uncertainty))
         if actions is not None:
-            parts.append((2, self.action(observations, actions)))
-        scaled = [(value - self.medians[i]) / self.spreads[i] for i, value in parts]
-        return torch.stack(scaled).amax(0)
+            parts.insert(0, (2, self.action(observations, actions)))
+        first, *others = [(value - self.medians[i]) / self.spreads[i] for i, value in parts]
+        for other in others:
+            first = torch.maximum(first, torch.where(other > 1, other, LARGE_NEGATIVE))
+        return first
 
 
 @dataclass(frozen=True)
