@@ -27,21 +27,18 @@ def make_store(path: Path, rows: int) -> None:
     from pbrl.data.rows import Rows
 
     rng = np.random.default_rng(0)
-    piece = 500_000
+    piece = min(rows, 500_000)  # made once and written again and again: speed is what counts
+    block = Rows(
+        observations=rng.standard_normal((piece, S), np.float32),
+        actions=rng.uniform(-1, 1, (piece, A)).astype(np.float32),
+        rewards=rng.uniform(0, 1, piece).astype(np.float32),
+        terminals=np.zeros(piece, np.bool_),
+        timeouts=np.arange(piece) % 1000 == 999,
+        next_observations=rng.standard_normal((piece, S), np.float32),
+    )
     with Recorder(path, S, A) as recorder:
-        for start in range(0, rows, piece):
-            count = min(piece, rows - start)
-            number = np.arange(start, start + count)
-            recorder.append(
-                Rows(
-                    observations=rng.standard_normal((count, S), np.float32),
-                    actions=rng.uniform(-1, 1, (count, A)).astype(np.float32),
-                    rewards=rng.uniform(0, 1, count).astype(np.float32),
-                    terminals=np.zeros(count, np.bool_),
-                    timeouts=number % 1000 == 999,
-                    next_observations=rng.standard_normal((count, S), np.float32),
-                )
-            )
+        for _ in range(rows // piece):
+            recorder.append(block)
 
 
 def anonymous_memory() -> float:
