@@ -17,6 +17,7 @@ from pbrl.export import export_onnx
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "algorithms"))
 from algorithm_tester import tiny_dataset
+
 from test_export import DATA, make_agent
 
 FAR = np.full(3, 50, np.float32)
