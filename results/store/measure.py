@@ -19,6 +19,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 S, A = 11, 3
+BATCH = 256
 
 
 def make_store(path: Path, rows: int) -> None:
@@ -56,7 +57,13 @@ def train(path: Path, steps: int) -> None:
 
     with tempfile.TemporaryDirectory() as directory:
         config = make_config(
-            "pbrl", "demo", str(path), steps=steps, run_dir=Path(directory) / "run", eval=False
+            "pbrl",
+            "demo",
+            str(path),
+            steps=steps,
+            batch_size=BATCH,
+            run_dir=Path(directory) / "run",
+            eval=False,
         )
         start = time.perf_counter()
         run = run_training(config, quiet=True)
@@ -77,8 +84,8 @@ def main() -> None:
     """Make both sets, train on them in turns, write the figures."""
     parser = argparse.ArgumentParser(description="A store larger than memory against memory.")
     parser.add_argument("--rows", type=int, default=50_000_000)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", type=Path)
     options = parser.parse_args()
     if options.only:
@@ -107,7 +114,7 @@ def main() -> None:
         name: float(np.median([r["steps_per_second"] for r in rs])) for name, rs in found.items()
     }
     pages = size / 4096
-    drawn = options.steps * 128
+    drawn = options.steps * BATCH
     results = {
         "command": "python results/store/measure.py",
         "rows": options.rows,
