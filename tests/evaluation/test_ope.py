@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,11 @@ def test_ranking_is_paired_and_says_how_far_to_trust_it() -> None:
     assert sure.best.tolist() == [1, 0, 0]
     assert sure.agreement == 1
     assert "firm" in sure.verdict
+    moving = dataclasses.replace(
+        estimate_of(list(luck)), curve=np.linspace(0, 99, 30)[:, None] * np.ones(8)
+    )
+    early = rank_policies({"a": moving, "c": estimate_of(list(luck + 2))})
+    assert "Not every estimate has settled" in early.verdict
     unsure = rank_policies({"a": estimate_of([1, 3, 1, 3]), "b": estimate_of([3.1, 1, 3, 1])})
     assert unsure.names[0] == "b"
     assert unsure.best[0] == 0.5

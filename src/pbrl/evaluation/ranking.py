@@ -24,6 +24,7 @@ class Ranking:
         above_next: share of samples in which each is better than the one below it, ``[P - 1]``.
         agreement: mean rank correlation of a bootstrap sample's ranking with this one. Near 1 the
             data decide; near 0 the order is chance.
+        settled: whether every estimate had converged.
     """
 
     names: tuple[str, ...]
@@ -31,12 +32,15 @@ class Ranking:
     best: NDArray[np.float64]
     above_next: NDArray[np.float64]
     agreement: float
+    settled: bool = True
 
     @property
     def verdict(self) -> str:
         """How far to trust the order, in one sentence."""
         share = self.best[0]
-        if share >= 0.9 and self.agreement >= 0.8:
+        if not self.settled:
+            trust = "Not every estimate has settled: take more steps before reading the order"
+        elif share >= 0.9 and self.agreement >= 0.8:
             trust = "The order is firm"
         elif share >= 0.6:
             trust = "The first place is likely, the order below it less so"
@@ -56,6 +60,7 @@ class Ranking:
             "best": self.best.tolist(),
             "above_next": self.above_next.tolist(),
             "agreement": self.agreement,
+            "settled": self.settled,
             "verdict": self.verdict,
         }
 
@@ -79,7 +84,8 @@ def rank_policies(estimates: Mapping[str, ValueEstimate]) -> Ranking:
     above = (ordered[:-1] > ordered[1:]).mean(1)
     agreement = float(np.mean([spearman(values[order], member) for member in ordered.T]))
     names = list(estimates)
-    return Ranking(tuple(names[i] for i in order), values[order], best, above, agreement)
+    settled = all(estimate.converged for estimate in estimates.values())
+    return Ranking(tuple(names[i] for i in order), values[order], best, above, agreement, settled)
 
 
 def spearman(one: ArrayLike, other: ArrayLike) -> float:
