@@ -266,21 +266,38 @@ class PBRL(Algorithm):
             r = r - c.reward_penalty * self.std(self.critics.values(s, a))
         y = r + c.gamma * (1 - terminal) * q2  # [K, B]
 
-        # Eq. 6: both squared errors, averaged over rows and summed over members.
-        self.critic_optimizer.zero_grad()
-        q_data = torch.empty_like(y)
-
-        def td_error(q: Tensor, rows: slice) -> Tensor:
-            q_data[:, rows] = q.detach()
-            return (q - y[:, rows]).square().sum() / size
-
-        td_loss = self.critics.regress(s, a, td_error)
-        metrics = {"td_loss": td_loss / c.ensemble_size}
+        # Eq. 6: both squared errors, averaged over rows and summed over members. Data and OOD rows
+        # go through the critics as one matrix, data first.
+        s_all, a_all, beta = s, a, torch.empty(0, device=s.device)
         if c.n_ood:
-            beta_ood = self.schedule(self.step)
-            metrics |= self._ood_step(
-                s, mean.detach(), log_std.detach(), s2, mean2, log_std2, beta_ood
+            s_ood, a_ood, beta = self._ood_rows(
+                s, mean.detach(), log_std.detach(), s2, mean2, log_std2
             )
+            s_all, a_all = torch.cat([s, s_ood]), torch.cat([a, a_ood])
+        q_all = y.new_empty(c.ensemble_size, len(s_all))  # [K, B + M]
+
+        def squared_error(q: Tensor, rows: slice) -> Tensor:
+            q_all[:, rows] = q.detach()
+            data = max(0, min(rows.stop, size) - rows.start)  # rows of this chunk from the data
+            loss = (q[:, :data] - y[:, rows][:, :data]).square().sum() / size
+            if data < q.shape[1]:
+                ood = slice(rows.start + data - size, rows.stop - size)
+                target = self._ood_target(q[:, data:].detach(), beta[ood])
+                loss = loss + (q[:, data:] - target).square().sum() / len(beta)
+            return loss
+
+        self.critic_optimizer.zero_grad()
+        self.critics.regress(s_all, a_all, squared_error)
+        q_data, q_ood = q_all[:, :size], q_all[:, size:]
+        metrics = {"td_loss": (q_data - y).square().mean()}
+        if c.n_ood:
+            sampled = q_ood[:, : c.n_ood * size]  # those at s
+            metrics |= {
+                "ood_loss": (q_ood - self._ood_target(q_ood, beta)).square().mean(),
+                "beta_ood": beta[0],
+                "q_ood": sampled.mean(),
+                "u_ood": self.std(sampled).mean(),
+            }
             self.schedule.record(self.step, metrics["q_ood"])
         if c.l2:
             matrices = [*self.critics.main.weights, self.critics.main.head_weight]
@@ -309,7 +326,7 @@ class PBRL(Algorithm):
             "u_batch": self.std(q_data).mean(),
         }
 
-    def _ood_step(
+    def _ood_rows(
         self,
         s: Tensor,
         mean: Tensor,
@@ -317,40 +334,23 @@ class PBRL(Algorithm):
         s2: Tensor,
         mean2: Tensor,
         log_std2: Tensor,
-        beta_ood: float,
-    ) -> dict[str, Tensor]:
-        """Add the gradient of the OOD loss (Eq. 5 and the second half of Eq. 6)."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """States, actions and beta_ood of the M OOD rows, ``[M, S] [M, A] [M]``."""
         c, n = self.config, self.config.n_ood
-        states, actions, weights = [s], [self._draw_ood(mean, log_std)], [beta_ood]
+        states, actions, weights = [s], [self._draw_ood(mean, log_std)], [self.schedule(self.step)]
         if c.ood_next_states:  # the authors' second group: same number of actions, at s'
             states.append(s2)
             actions.append(self._draw_ood(mean2, log_std2))
             weights.append(c.ood_next_weight)
-        group = n * len(s)
-        s_ood = torch.cat([x.repeat(n, 1) for x in states])  # [G * N * B, S]
-        a_ood = torch.cat(actions)  # [G * N * B, A]
-        q_ood = torch.empty(c.ensemble_size, len(s_ood), device=s.device)
+        beta = torch.cat([s.new_full((n * len(s),), weight) for weight in weights])
+        return torch.cat([x.repeat(n, 1) for x in states]), torch.cat(actions), beta
 
-        def ood_error(q: Tensor, rows: slice) -> Tensor:
-            fixed = q.detach()
-            q_ood[:, rows] = fixed
-            if c.ood_target == "zero":
-                target = torch.zeros_like(fixed)
-            else:
-                beta = fixed.new_full((rows.stop - rows.start,), weights[0])
-                beta[max(0, group - rows.start) :] = weights[-1]
-                target = fixed - beta * self.std(fixed)  # Eq. 5
-                if self.floor is not None:
-                    target = target.clamp_min(self.floor)
-            return (q - target).square().sum() / len(s_ood)
-
-        loss = self.critics.regress(s_ood, a_ood, ood_error)
-        return {
-            "ood_loss": loss / c.ensemble_size,
-            "beta_ood": torch.tensor(beta_ood),
-            "q_ood": q_ood[:, :group].mean(),
-            "u_ood": self.std(q_ood[:, :group]).mean(),
-        }
+    def _ood_target(self, q: Tensor, beta: Tensor) -> Tensor:
+        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``."""
+        if self.config.ood_target == "zero":
+            return torch.zeros_like(q)
+        target = q - beta * self.std(q)
+        return target if self.floor is None else target.clamp_min(self.floor)
 
     @torch.no_grad()
     def _draw_ood(self, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -84,12 +84,14 @@ class Critics(nn.Module):
             # Grouping rows by member needs their number on the host: not on a GPU.
             every: Tensor = self(observations, actions, frozen=True)
             return every.amax(0) if largest else every.amin(0)
-        values = self._values(x.detach())
-        lowest = self.main.extreme(x, values, largest)
-        if self.prior is not None:
-            assert self.prior_scale is not None
-            lowest = lowest + self.prior_scale * self.prior.extreme(x, values, largest)
-        return lowest
+        values, follow = self.main.pickable(x)
+        if self.prior is None:
+            return follow(values.argmax(0) if largest else values.argmin(0))
+        assert self.prior_scale is not None
+        prior_values, follow_prior = self.prior.pickable(x)
+        values = values + self.prior_scale * prior_values
+        chosen = values.argmax(0) if largest else values.argmin(0)  # [B]
+        return follow(chosen) + self.prior_scale * follow_prior(chosen)
 
     def _values(self, x: Tensor) -> Tensor:
         values = self.main.values(x)

@@ -9,8 +9,8 @@ There are four ways through the same weights:
 - ``forward``: an ordinary differentiable call.
 - ``regress``: forward, loss and weight gradients in chunks of rows that stay in the cache, with
   hand-written backward passes and reused buffers. Nearly all of PBRL's time is spent here.
-- ``extreme``: the lowest (or highest) member's value of every row, differentiable in the input
-  alone, whose backward pass visits only that member.
+- ``pickable``: all members' values, then one chosen member's value a row, differentiable in the
+  input alone, whose backward pass visits only that member.
 - ``values``: no gradient at all, with reused buffers.
 
 All agree with plain automatic differentiation; tests/nn/test_ensemble.py holds them to it.
@@ -32,7 +32,7 @@ Activation = Literal["relu", "silu"]
 ChunkLoss = Callable[[Tensor, slice], Tensor]
 
 # Rows a chunk on the CPU: activations of ten 256-unit members then fit the last-level cache.
-CPU_CHUNK_ROWS = 400
+CPU_CHUNK_ROWS = 720
 
 
 class EnsembleMLP(nn.Module):
@@ -183,24 +183,37 @@ class EnsembleMLP(nn.Module):
             pieces.append(torch.baddbmm(self.head_bias, weights[-1], hidden[-1].mT).squeeze(1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
-    def extreme(self, x: Tensor, values: Tensor, largest: bool = False) -> Tensor:
-        """The lowest (highest) value of every row, ``[N, in]`` -> ``[N]``; gradients reach ``x``.
+    def pickable(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """All members' values, and a way to follow one member a row.
+
+        Choosing needs every member's value; the gradient needs the chosen member alone. What the
+        first pass computed is kept, so that following costs a backward pass of one member.
 
         Args:
-            x: rows.
-            values: all members' values of these rows, ``[K, N]``, to choose by.
-            largest: take the highest member instead.
+            x: ``[N, in]``.
+
+        Returns:
+            Values ``[K, N]`` without gradient, and a function from members ``[N]`` to their values
+            ``[N]`` whose gradient reaches ``x``; call it before the next pass of this network.
         """
-        chosen = values.argmax(0) if largest else values.argmin(0)  # [N]
-        weights = self._effective_weights()
-        order = chosen.argsort()
-        counts = torch.bincount(chosen, minlength=self.members).tolist()
-        pieces = [
-            self._member(x[rows], member, weights)
-            for member, rows in enumerate(order.split(counts))
-            if len(rows)
-        ]
-        return torch.cat(pieces)[order.argsort()]
+        if not self.plain_relu or self.out_dim != 1:
+            every = self.forward(x, frozen=True)
+            return every.detach(), lambda chosen: every.gather(0, chosen[None]).squeeze(0)
+        with torch.no_grad():
+            weights = self._effective_weights()
+            hidden = self.hidden_layers(x.detach(), weights)
+            values = torch.baddbmm(self.head_bias, weights[-1], hidden[-1].mT).squeeze(1)
+
+        def follow(chosen: Tensor) -> Tensor:
+            # Rows sorted by member: each member then owns one contiguous block.
+            members, order = chosen.sort(stable=True)
+            kept = [h[members, order] for h in hidden]  # [N, H] each
+            picked = values[members, order]
+            detached = [w.detach() for w in weights]
+            out = _FollowMember.apply(x[order], picked, members, kept, detached)
+            return cast(Tensor, out)[order.argsort()]
+
+        return values, follow
 
     def member(self, x: Tensor, member: int) -> Tensor:
         """One member's values, ``[N, in]`` -> ``[N]``; gradients reach ``x`` only."""
@@ -346,6 +359,41 @@ def mask_(gradient: Tensor, activation: Tensor) -> Tensor:
     """Zero ``gradient`` in place where the ReLU's output ``activation`` is zero."""
     torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)
     return gradient
+
+
+class _FollowMember(torch.autograd.Function):
+    """Values already computed, with the gradient of one member a row.
+
+    Rows come sorted by member, as ``members [N]`` says; ``kept`` are the hidden activations of
+    those rows, ``[N, H]`` a layer, and ``weights`` the stacked layers, ``[K, in, out]``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        values: Tensor,
+        members: Tensor,
+        kept: list[Tensor],
+        weights: list[Tensor],
+    ) -> Tensor:
+        ctx.members, ctx.kept, ctx.weights = members, kept, weights
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        *weights, head = ctx.weights
+        counts = torch.bincount(ctx.members, minlength=len(head)).tolist()
+        gradient = slopes[0].unsqueeze(1) * head[ctx.members, 0]  # [N, H]
+        for weight, activation in zip(reversed(weights), reversed(ctx.kept), strict=True):
+            mask_(gradient, activation)
+            below = gradient.new_empty(len(gradient), weight.shape[1])
+            blocks = zip(gradient.split(counts), weight.mT, below.split(counts), strict=True)
+            for block, member_weight, room in blocks:
+                if len(block):
+                    torch.mm(block, member_weight, out=room)
+            gradient = below
+        return gradient, None, None, None, None
 
 
 class _StackedReLU(torch.autograd.Function):
