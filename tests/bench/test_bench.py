@@ -10,7 +10,7 @@ import torch
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.bench.flops import backward_flop, forward_flop, pbrl_gflop
-from pbrl.bench.variants import other_variants, pbrl_variants
+from pbrl.bench.variants import SIZES, by_name, other_variants, pbrl_variants
 from pbrl.bench.worker import made_up_data
 from pbrl.bench.yardstick import PlainPBRL
 from pbrl.cli.main import main
@@ -85,3 +85,13 @@ def test_bench_writes_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFix
 def test_bench_refuses_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--only", "dqn"]) == 2
     assert "dqn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("pbrl", 7), ("pbrl-prior", 13)])
+def test_size_and_time_of_a_decision(name: str, megabytes: float) -> None:
+    pytest.importorskip("onnxruntime")
+    from pbrl.bench.decision import measure_decision
+
+    found = measure_decision(by_name(f"{name} N_ood=10"), made_up_data(*SIZES, rows=2000))
+    assert 4 < found["onnx_mb"] < megabytes  # 1.5 (2.9) million float32 parameters
+    assert found["decision_ms"] > 0

@@ -169,6 +169,10 @@ def main() -> None:
     chosen = pick_device(device)
     if kind == "loop":
         result = measure_loop(variant, int(threads), float(seconds))
+    elif kind == "decision":
+        from pbrl.bench.decision import measure_decision
+
+        result = measure_decision(variant, made_up_data(*SIZES, rows=5000))
     else:
         result = measure(variant, int(threads), float(seconds), chosen)
     print(json.dumps(result))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
 from pbrl.errors import PbrlError
@@ -83,6 +84,8 @@ def main(argv: list[str]) -> int:
             raise PbrlError(f"No variant's name contains '{a.only}'.")
         results = _rounds(names, threads, a, "step")
         _print_table(results, console)
+        if all(find_spec(module) for module in ("onnx", "onnxruntime")):
+            _decisions(results, console)
         if a.picture is not None:
             draw(results, a.picture)
             console.print(f"Picture: {a.picture}")
@@ -104,6 +107,19 @@ def _rounds(names: list[str], threads: int, a: BenchArguments, kind: str) -> lis
                 found[name].append(_finish(process, name))
                 progress.advance(task)
     return [_median(measured) for measured in found.values()]
+
+
+def _decisions(results: list[dict[str, Any]], console: Console) -> None:
+    """Add to PBRL's and PBRL-Prior's figures what one decision of their export takes."""
+    for r in results:
+        if r["variant"] in ("pbrl N_ood=10", "pbrl-prior N_ood=10"):
+            found = _finish(_start(r["variant"], 1, 0.0, "cpu", "decision"), r["variant"])
+            r |= {key: found[key] for key in ("decision_ms", "onnx_mb")}
+            console.print(
+                f"{r['variant'].split()[0]}: one decision by onnxruntime on one core "
+                f"{r['decision_ms']:.2f} ms (median), file {r['onnx_mb']:.1f} MB",
+                highlight=False,
+            )
 
 
 def _start(
@@ -146,13 +162,15 @@ def _print_table(results: list[dict[str, Any]], console: Console) -> None:
     gemm = float(np.median([r["gemm_gflops"] for r in results]))
     threads = results[0]["threads"]
     table = Table(
-        "variant", "ms/step", "steps/s", "s per 1000", "GFLOP", "of GEMM", "peak MB", "parameters",
+        Column("variant", no_wrap=True), "ms/step", "steps/s", "GFLOP", "of GEMM", "peak MB",
+        "param.",
         title=f"{threads} threads; GEMM rate in the same run {gemm:.0f} GFLOP/s",
+        caption="ms/step is also seconds per 1000 steps",
     )  # fmt: skip
     for r in results:
         table.add_row(
             r["variant"], f"{r['ms_per_step']:.1f}", f"{r['steps_per_second']:.1f}",
-            f"{r['ms_per_step']:.1f}", f"{r['gflop']:.2f}", f"{100 * r['fraction_of_gemm']:.0f} %",
+            f"{r['gflop']:.2f}", f"{100 * r['fraction_of_gemm']:.0f} %",
             f"{r['peak_rss_mb']:.0f}", f"{r['parameters'] / 1e6:.2f} M",
         )  # fmt: skip
     console.print(table)
