@@ -251,4 +251,5 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     axes.set(yticks=range(len(results)), xlabel="ms a step (black: limit by the GEMM rate)")
     axes.set_yticklabels([r["variant"] for r in results])
     axes.invert_yaxis()
+    axes.margins(x=0.1)  # room for the figures behind the bars
     figure.savefig(path, dpi=120)

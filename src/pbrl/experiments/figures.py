@@ -53,7 +53,7 @@ def draw_toy(result: ToyResult) -> Any:
         xlabel="distance from the origin",
         ylabel="mean U",
         yscale="log",
-        title=f"beyond {FAR:g}: {result.ratio:.0f} times the mean at the points",
+        title=f"beyond {FAR:g}: {result.ratio:.0f} times U at the points",
     )
     right.legend()
     return figure
