@@ -10,8 +10,8 @@ import torch
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.bench.flops import backward_flop, forward_flop, pbrl_gflop
-from pbrl.bench.variants import SIZES, by_name, other_variants, pbrl_variants
-from pbrl.bench.worker import made_up_data
+from pbrl.bench.variants import SIZES, by_name, other_variants, pbrl_variants, scaling_name
+from pbrl.bench.worker import made_up_data, measure_loop
 from pbrl.bench.yardstick import PlainPBRL
 from pbrl.cli.main import main
 from pbrl.data.training_data import TrainingData
@@ -95,3 +95,14 @@ def test_size_and_time_of_a_decision(name: str, megabytes: float) -> None:
     found = measure_decision(by_name(f"{name} N_ood=10"), made_up_data(*SIZES, rows=2000))
     assert 4 < found["onnx_mb"] < megabytes  # 1.5 (2.9) million float32 parameters
     assert found["decision_ms"] > 0
+
+
+def test_what_training_spends_around_the_update() -> None:
+    tiny = by_name(scaling_name(k=2, n=1, batch=16, width=8))
+    found = measure_loop(tiny, threads=1, seconds=0.01)
+    assert found["steps"] == 200
+    assert found["overhead"] > 0
+    around = found["ms_per_step"] - found["bare_ms_per_step"]
+    assert around == pytest.approx(found["overhead"] * found["bare_ms_per_step"])
+    # A record with a checkpoint costs more than the thousandth part that a step is charged.
+    assert found["record_and_checkpoint_ms"] / 1000 < around

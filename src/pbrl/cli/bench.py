@@ -67,8 +67,9 @@ def main(argv: list[str]) -> int:
         results = _rounds([n for n in names if a.only is None or a.only in n], threads, a, "loop")
         for r in results:
             console.print(
-                f"{r['variant']}: {r['ms_per_step']:.1f} ms a step, the bare update "
-                f"{r['bare_ms_per_step']:.1f} ms: {100 * r['overhead']:+.1f} % around it",
+                f"{r['variant']}: {r['bare_ms_per_step']:.1f} ms an update, "
+                f"{100 * r['overhead']:.2f} % around it (a record and a checkpoint take "
+                f"{r['record_and_checkpoint_ms']:.0f} ms)",
                 highlight=False,
             )
     elif a.scaling:
