@@ -1,6 +1,6 @@
 """Fine-tuning from a run on the embedded data: the return as it goes, and its lowest point.
 
-    python results/trust/measure_finetune.py --run RUN --work DIR [--from-step 3000]
+    python results/trust/measure_finetune.py --run RUN --work DIR [--steps 20000] [--from-step 3000]
 
 Writes finetune.json and .png, or finetune-from-3000.json and .png for an early checkpoint that has
 more left to learn.
