@@ -35,7 +35,8 @@ SETTINGS: dict[str, list[str]] = {
     "LayerNorm": ["--layer-norm"],
     "normalised observations": ["--normalize-observations", "True"],
     "actor_lr=3e-4": ["--actor-lr", "3e-4"],
-    "tau=0.01": ["--tau", "0.01"],
+    "tau=0.02": ["--tau", "0.02"],
+    "alpha starts at 0.1": ["--initial-log-alpha", "-2.3"],
     "also at s'": ["--ood-next-states"],
 }
 
