@@ -68,15 +68,16 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     steps, mean, std = (np.array(x) for x in zip(*result["curve"], strict=True))
-    left.plot(steps, mean)
-    left.fill_between(steps, mean - std, mean + std, alpha=0.2)
+    thousands = steps / 1000
+    left.plot(thousands, mean)
+    left.fill_between(thousands, mean - std, mean + std, alpha=0.2)
     left.axhline(result["data_score"], color="0.5", linestyle="--", label="data")
-    left.set(xlabel="gradient steps", ylabel="normalised score", title=result["data"])
+    left.set(xlabel="thousand gradient steps", ylabel="normalised score", title=result["data"])
     left.legend()
     uncertainty = np.array(result["uncertainty"])  # [records, 4]
     for column, label in enumerate(("data", "policy", "random"), 1):
-        middle.plot(uncertainty[:, 0], uncertainty[:, column], label=label)
-    middle.set(xlabel="gradient steps", title="U of three kinds of actions")
+        middle.plot(uncertainty[:, 0] / 1000, uncertainty[:, column], label=label)
+    middle.set(xlabel="thousand gradient steps", title="U of three kinds of actions")
     middle.legend()
     kinds = list(result["kinds"])
     positions = np.arange(len(kinds))
