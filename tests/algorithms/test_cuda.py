@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @pytest.mark.parametrize("name", ["pbrl", "pbrl-prior"])
 @pytest.mark.parametrize("options", [{}, {"ood_next_states": True}, {"actor_objective": "mean"}])
 def test_a_step_does_not_synchronise(name: str, options: dict[str, Any]) -> None:
-    cls = algorithm_class(name)
+    cls: Any = algorithm_class(name)
     algorithm = cls(cls.Config(n_ood=2, **options), 5, 2, device="cuda")
     data = TrainingData(made_up_data(5, 2, rows=2000), device="cuda")
     algorithm.prepare(data)
