@@ -104,5 +104,5 @@ def test_what_training_spends_around_the_update() -> None:
     assert found["overhead"] > 0
     around = found["ms_per_step"] - found["bare_ms_per_step"]
     assert around == pytest.approx(found["overhead"] * found["bare_ms_per_step"])
-    # A record with a checkpoint costs more than the thousandth part that a step is charged.
+    # A step is charged with its thousandth part of a record and a checkpoint, and with more.
     assert found["record_and_checkpoint_ms"] / 1000 < around

@@ -217,9 +217,7 @@ class EnsembleMLP(nn.Module):
 
     def member(self, x: Tensor, member: int) -> Tensor:
         """One member's values, ``[N, in]`` -> ``[N]``; gradients reach ``x`` only."""
-        return self._member(x, member, self._effective_weights())
-
-    def _member(self, h: Tensor, member: int, weights: list[Tensor]) -> Tensor:
+        h, weights = x, self._effective_weights()
         for weight, bias in zip(weights[:-1], self.biases, strict=True):
             bias, weight = bias.detach()[member], weight.detach()[member]
             h = self._activate(torch.addmm(bias, h, weight))
