@@ -51,6 +51,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("pbrl", {"std_correction": 1}),
     ("pbrl", {"spectral_norm": 2}),
     ("pbrl", {"layer_norm": True}),
+    ("pbrl", {"policy_average": 0.5}),
     ("pbrl", {"ensemble_size": 2}),
     ("pbrl-prior", {"prior_scale": 3.0}),
 ]

@@ -1,4 +1,4 @@
-"""PBRL and PBRL-Prior pass the shared tester."""
+"""PBRL, PBRL-Prior and PBRL whose policy is averaged pass the shared tester."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ BAD = (
     ({"tau": 0.0}, "tau"),
     ({"n_ood": -1}, "n_ood"),
     ({"critic_lr": 0.0}, "critic_lr"),
+    ({"policy_average": 1.5}, "policy_average"),
 )
 
 
@@ -32,3 +33,7 @@ class TestPBRL(AlgorithmTester):
 
 class TestPBRLPrior(AlgorithmTester):
     case = AlgorithmCase(PBRLPrior, SMALL, max_regret=0.08, bad_settings=BAD)
+
+
+class TestPBRLWithAnAveragedPolicy(AlgorithmTester):
+    case = AlgorithmCase(PBRL, {**SMALL, "policy_average": 0.1}, max_regret=0.08, bad_settings=BAD)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.data.training_data import Batch
+from pbrl.nn.policy import TanhGaussianPolicy
 
 S, A, B, STEPS = 3, 2, 16, 4
 
@@ -36,6 +37,11 @@ def batches(count: int) -> list[Batch]:
         )
         for _ in range(count)
     ]
+
+
+def policy_layers(policy: TanhGaussianPolicy) -> list[Tensor]:
+    linear = [*policy.network.layers, policy.network.head]
+    return [t for m in linear for t in (m.weight, m.bias)]
 
 
 class PlainPBRL:
@@ -60,10 +66,10 @@ class PlainPBRL:
         self.priors = None
         if fast.critics.prior is not None:
             self.priors = [layers(fast.critics.prior, k) for k in members]
-        linear = [*fast.policy.network.layers, fast.policy.network.head]
         self.policy = [
-            t.detach().clone().double().requires_grad_() for m in linear for t in (m.weight, m.bias)
+            t.detach().clone().double().requires_grad_() for t in policy_layers(fast.actor)
         ]
+        self.acting = [t.detach().clone().double() for t in policy_layers(fast.policy)]
         self.log_alpha = fast.log_alpha.detach().clone().double().requires_grad_()
         self.critic_adams = [torch.optim.Adam(q, lr=self.c.critic_lr) for q in self.critics]
         self.policy_adam = torch.optim.Adam(self.policy, lr=self.c.actor_lr)
@@ -225,6 +231,9 @@ class PlainPBRL:
         self.policy_adam.step()
 
         with torch.no_grad():
+            steps = c.policy_average * self.total  # over which the acting policy is averaged
+            for i, new in enumerate(self.policy):
+                self.acting[i] = self.acting[i] + (new - self.acting[i]) / steps if steps else new
             for target_net, net in zip(self.targets, self.critics, strict=True):
                 for old, new in zip(target_net, net, strict=True):
                     old.mul_(1 - c.tau).add_(new, alpha=c.tau)
@@ -265,6 +274,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
+    "averaged policy": {"policy_average": 0.1},
     "everything of the authors": {
         "ood_next_states": True,
         "std_correction": 1,
@@ -294,7 +304,7 @@ def test_update_is_the_papers(name: str, chunk: int) -> None:
     )
     fast = PBRL(config, S, A, seed=1, total_steps=40)
     with torch.no_grad():  # a policy that differs between states, and members that differ
-        fast.policy.network.head.weight.mul_(300)
+        fast.actor.network.head.weight.mul_(300)
         fast.critics.main.head_weight.mul_(100)
         fast.targets.main.head_weight.mul_(100)
     for network in fast.networks().values():
@@ -308,10 +318,9 @@ def test_update_is_the_papers(name: str, chunk: int) -> None:
         plain.update(batch)
 
     torch.testing.assert_close(fast.log_alpha.detach(), plain.log_alpha.detach())
-    linear = [*fast.policy.network.layers, fast.policy.network.head]
-    mine = [t for m in linear for t in (m.weight, m.bias)]
-    for ours, theirs in zip(mine, plain.policy, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+    for network, weights in ((fast.actor, plain.policy), (fast.policy, plain.acting)):
+        for ours, theirs in zip(policy_layers(network), weights, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
     for net, plain_net in ((fast.critics, plain.critics), (fast.targets, plain.targets)):
         for k, theirs_k in enumerate(plain_net):
             ours_k = []

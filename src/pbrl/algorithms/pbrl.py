@@ -70,6 +70,8 @@ class PBRLConfig(AlgorithmConfig):
         pessimistic_init_layers: which layers that concerns. With all, the second layer's ReLUs
             are dead from the start and Q is a constant.
         layer_norm: normalise the critics' hidden activations (not in the paper).
+        policy_average: the policy that acts is an exponential average of the trained one's weights
+            over this share of the run (not in the paper); 0: the trained policy itself acts.
     """
 
     ensemble_size: int = 10
@@ -107,6 +109,7 @@ class PBRLConfig(AlgorithmConfig):
     pessimistic_init: Literal["none", "small", "large"] = "none"
     pessimistic_init_layers: Literal["last", "all"] = "last"
     layer_norm: bool = False
+    policy_average: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +128,8 @@ class PBRLConfig(AlgorithmConfig):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
             require(getattr(self, weight) > 0, f"{weight} must be positive")
-        require(0 <= self.beta_ood_linear <= 1, "beta_ood_linear is a fraction between 0 and 1")
+        for share in ("beta_ood_linear", "policy_average"):
+            require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
 
 
 class PBRL(Algorithm):
@@ -155,7 +159,10 @@ class PBRL(Algorithm):
 
     def _build(self) -> None:
         c, s, a = self.config, self.observation_dim, self.action_dim
-        self.policy = TanhGaussianPolicy(s, a, c.policy_hidden, generator=self.init_generator)
+        self.actor = TanhGaussianPolicy(s, a, c.policy_hidden, generator=self.init_generator)
+        self.policy = self.actor  # the one that acts
+        if c.policy_average:
+            self.policy = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics = self._make_critics()
         if c.target_init == "copy":
             self.targets = copy.deepcopy(self.critics)
@@ -209,7 +216,7 @@ class PBRL(Algorithm):
     def _build_optimizers(self) -> None:
         c = self.config
         self.critic_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
-        self.actor_optimizer = adam(self.policy.parameters(), c.actor_lr)
+        self.actor_optimizer = adam(self.actor.parameters(), c.actor_lr)
         self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
 
     def prepare(self, data: TrainingData) -> list[str]:
@@ -242,12 +249,12 @@ class PBRL(Algorithm):
         size = len(s)
 
         # The policy's trunk runs once on s and once on s'; all actions come from these outputs.
-        mean, log_std = self.policy(s)
-        u = self.policy.sample(mean, log_std, self.generator)
-        a_pi, log_pi = torch.tanh(u), self.policy.log_prob(mean, log_std, u)  # [B, A] [B]
+        mean, log_std = self.actor(s)
+        u = self.actor.sample(mean, log_std, self.generator)
+        a_pi, log_pi = torch.tanh(u), self.actor.log_prob(mean, log_std, u)  # [B, A] [B]
         with torch.no_grad():
-            mean2, log_std2 = self.policy(s2)
-            a2 = torch.tanh(self.policy.sample(mean2, log_std2, self.generator))
+            mean2, log_std2 = self.actor(s2)
+            a2 = torch.tanh(self.actor.sample(mean2, log_std2, self.generator))
 
         # Entropy weight, tuned to the target entropy.
         gap = (log_pi + self.target_entropy).detach()
@@ -317,6 +324,11 @@ class PBRL(Algorithm):
         self.actor_optimizer.step()
 
         self.targets.move_towards(self.critics, c.tau)
+        if c.policy_average:
+            rate = 1 / max(1.0, c.policy_average * self.total_steps)
+            torch._foreach_lerp_(
+                list(self.policy.parameters()), list(self.actor.parameters()), rate
+            )
         return metrics | {
             "actor_loss": actor_loss.detach(),
             "alpha_loss": alpha_loss.detach(),
@@ -358,7 +370,7 @@ class PBRL(Algorithm):
         mean, log_std = mean.repeat(self.config.n_ood, 1), log_std.repeat(self.config.n_ood, 1)
         if self.config.ood_actions == "uniform":
             return torch.empty_like(mean).uniform_(-1, 1, generator=self.generator)
-        return torch.tanh(self.policy.sample(mean, log_std, self.generator))
+        return torch.tanh(self.actor.sample(mean, log_std, self.generator))
 
     # ---------------------------------------------------------------- policy and judgement
 
@@ -373,14 +385,15 @@ class PBRL(Algorithm):
     # ---------------------------------------------------------------- state
 
     def networks(self) -> dict[str, nn.Module]:
-        """Policy, critics, targets and the entropy weight."""
+        """Policy (and the trained one, if another), critics, targets and the entropy weight."""
         alpha = nn.ParameterDict({"log_alpha": self.log_alpha})
-        return {
+        networks: dict[str, nn.Module] = {
             "policy": self.policy,
             "critics": self.critics,
             "targets": self.targets,
             "alpha": alpha,
         }
+        return networks if self.policy is self.actor else networks | {"actor": self.actor}
 
     def optimizers(self) -> dict[str, Optimizer]:
         """One optimiser each for critics, policy and entropy weight."""
