@@ -34,6 +34,7 @@ from pbrl.algorithms.base import Algorithm
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
+from pbrl.training.config import make_config
 
 OBSERVATION_DIM, ACTION_DIM = 3, 2
 BIAS, NOISE = torch.tensor([-0.2, 0.2]), 0.2  # of the logged actions that are not uniform
@@ -228,8 +229,9 @@ class AlgorithmTester:
         cls = self.case.algorithm
         assert ALGORITHMS[cls.name] is cls
         assert {"paper", "fast", "demo"} <= cls.presets.keys()
-        for overrides in cls.presets.values():
-            assert dataclasses.asdict(cls.Config(**overrides)).items() >= overrides.items()
+        for preset in cls.presets:
+            config = dataclasses.asdict(make_config(cls.name, preset, "unnamed"))
+            assert (config | config["settings"]).items() >= cls.presets[preset].items()
 
     def test_refuses_bad_settings(self) -> None:
         cls = self.case.algorithm

@@ -215,6 +215,13 @@ def test_keeps_best_members_and_stops_when_none_improves() -> None:
     assert made.model.elites.tolist() == [0, 1]
 
 
+def test_reports_an_error_from_the_first_epochs_end_on() -> None:
+    made = trainer(max_updates=200)  # epochs of 8 updates
+    reports = [made.step() for _ in range(9)]
+    assert ["model_error" in r for r in reports] == [False] * 7 + [True, True]
+    assert all(torch.isfinite(value) for r in reports for value in r.values())
+
+
 def test_stops_at_the_most_updates_whatever_the_errors() -> None:
     made = trainer(max_updates=30, patience=100)
     for _ in range(30):

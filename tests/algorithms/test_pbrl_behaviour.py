@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from algorithm_tester import AlgorithmCase, AlgorithmTester
 
-from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.algorithms.pbrl import PBRL, PBRLConfig, PBRLPrior
 
 SMALL = {
     "hidden": (32, 32),
@@ -37,3 +37,13 @@ class TestPBRLPrior(AlgorithmTester):
 
 class TestPBRLWithAnAveragedPolicy(AlgorithmTester):
     case = AlgorithmCase(PBRL, {**SMALL, "policy_average": 0.1}, max_regret=0.08, bad_settings=BAD)
+
+
+def test_critics_start_as_asked() -> None:
+    # 4 inputs, 100 units: rlkit takes 1/sqrt(outputs), fan-in 1/sqrt(inputs).
+    largest = {
+        init: PBRL(PBRLConfig(hidden=(100, 100), critic_init=init), 3, 1).critics.main.weights[0]
+        for init in ("rlkit", "fan-in")
+    }
+    assert 0.09 < largest["rlkit"].abs().max() <= 0.1
+    assert 0.45 < largest["fan-in"].abs().max() <= 0.5

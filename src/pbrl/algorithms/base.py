@@ -64,7 +64,7 @@ class Algorithm:
 
     name: ClassVar[str]
     Config: ClassVar[type[AlgorithmConfig]]
-    # Overrides of config fields by preset name.
+    # Overrides of this config's fields, or of the run's, by preset name.
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
     # More overrides of the preset "paper" by the beginning of a dataset's name; the longest wins.
     presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}

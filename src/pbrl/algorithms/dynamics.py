@@ -273,11 +273,13 @@ class DynamicsTrainer:
         last = self.updates >= self.settings.max_updates
         if self.updates % self.epoch_updates == 0 or last:
             self._end_epoch(self.model.errors(*self.holdout), last)
-        return {
+        metrics = {
             "model_loss": loss.detach(),
-            "model_error": self.best_error.mean(),
             "model_epoch": torch.tensor(float(self.epoch)),
         }
+        if self.epoch:  # before its first end there is no error to speak of
+            metrics["model_error"] = self.best_error.mean()
+        return metrics
 
     @torch.no_grad()
     def _end_epoch(self, errors: Tensor, last: bool) -> None:

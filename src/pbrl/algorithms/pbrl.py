@@ -22,7 +22,7 @@ from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
 from pbrl.algorithms.schedules import Adaptive, Constant, LinearThenExponential, Schedule
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.nn.critics import Critics
-from pbrl.nn.init import CRITIC_HEAD_BOUND
+from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
 
 
@@ -70,6 +70,8 @@ class PBRLConfig(AlgorithmConfig):
         pessimistic_init_layers: which layers that concerns. With all, the second layer's ReLUs
             are dead from the start and Q is a constant.
         layer_norm: normalise the critics' hidden activations (not in the paper).
+        critic_init: how the critics' hidden layers start: rlkit (paper), fan-in or torch; see
+            ``pbrl.nn.init``.
         policy_average: the policy that acts is an exponential average of the trained one's weights
             over this share of the run (not in the paper); 0: the trained policy itself acts.
     """
@@ -109,6 +111,7 @@ class PBRLConfig(AlgorithmConfig):
     pessimistic_init: Literal["none", "small", "large"] = "none"
     pessimistic_init_layers: Literal["last", "all"] = "last"
     layer_norm: bool = False
+    critic_init: Init = "rlkit"
     policy_average: float = 0.0
 
     def __post_init__(self) -> None:
@@ -140,7 +143,7 @@ class PBRL(Algorithm):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
         "adroit": {"beta_in": 1e-4, "beta_ood_schedule": "constant", "beta_ood": 0.01},
-        "fast": {"n_ood": 2},
+        "fast": {"n_ood": 2, "policy_average": 0.05},
         "demo": {
             "n_ood": 2,
             "hidden": (64, 64),
@@ -187,6 +190,7 @@ class PBRL(Algorithm):
             prior_scale=c.prior_scale,
             prior_head_bound=None if c.prior_init == "hidden" else CRITIC_HEAD_BOUND,
             layer_norm=c.layer_norm,
+            init=c.critic_init,
             spectral_norm=range(-c.spectral_norm, 0),
             generator=self.init_generator,
         )

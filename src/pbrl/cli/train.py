@@ -10,15 +10,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from pbrl.algorithms import ALGORITHMS
 from pbrl.errors import PbrlError
-from pbrl.training.config import (
-    PRESETS,
-    TrainConfig,
-    from_json,
-    make_config,
-    read_config,
-)
+from pbrl.training.config import TrainConfig, from_json, make_config, read_config
 from pbrl.training.run import CONFIG
 
 
@@ -135,6 +128,3 @@ def _print_seeds(summary: dict[str, Any]) -> None:
                 f"± {values['std']:.1f} ({listed})",
                 highlight=False,
             )
-
-
-__all__ = ["ALGORITHMS", "PRESETS", "main"]

@@ -128,18 +128,17 @@ def make_config(
 ) -> TrainConfig:
     """A config from a preset; ``overrides`` may name fields of the run or of the algorithm."""
     cls = algorithm_class(algorithm)
-    if preset not in PRESETS:
-        raise unknown_name("preset", preset, PRESETS)
     if preset not in cls.presets:
         raise unknown_name(f"preset for {algorithm}", preset, cls.presets)
     run_fields, own_fields = _hints(TrainConfig), _hints(cls.Config)
     for fixed in ("settings", "algorithm", "preset", "dataset"):
         run_fields.pop(fixed)
-    values = dict(PRESETS[preset])
-    own = dict(cls.presets[preset])
+    chosen = cls.presets[preset]
     if preset == "paper":
-        own |= cls.dataset_overrides(Path(dataset).name)
-    for name, value in overrides.items():
+        chosen = chosen | cls.dataset_overrides(Path(dataset).name)
+    # A preset of one algorithm only is a variant of its paper's.
+    values, own = dict(PRESETS.get(preset, PRESETS["paper"])), dict[str, Any]()
+    for name, value in (chosen | overrides).items():
         if name in run_fields:
             values[name] = _restore(value, run_fields[name], f"The setting '{name}'")
         elif name in own_fields:
