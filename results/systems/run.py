@@ -45,7 +45,7 @@ SYSTEMS = [
     System("bc", "halfcheetah", 100_000, "BC"),
     System("td3bc", "hopper", 100_000, "TD3-BC"),
     System("td3bc", "halfcheetah", 100_000, "TD3-BC"),
-    System("mopo", "hopper", 10_000, "MOPO", {"rollout_batch": 10_000},
+    System("mopo", "hopper", 5_000, "MOPO", {"rollout_batch": 10_000},
            "rollouts of 10,000, not 50,000"),
     System("uwac", "hopper", 5_000, "UWAC", {"mc_passes": 5}, "5 Monte Carlo passes, not 100"),
     System("bear", "hopper", 20_000, "BEAR"),
@@ -121,7 +121,7 @@ def write(rows: list[dict[str, Any]]) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        printed = "" if r["paper_score"] is None else r["paper_score"]
+        printed = "not in it" if r["paper_score"] is None else r["paper_score"]
         lines.append(
             f"| {r['system']} | {r['data']} | {r['steps']:,} | {r['score_last_mean']} ± "
             f"{r['score_last_std']} | {r['score_best_evaluation']} | {printed} | "
