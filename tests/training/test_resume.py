@@ -17,6 +17,7 @@ from pendulum_log import ENV, SMALL, write_log
 
 import pbrl
 from pbrl.training.checkpoint import list_checkpoints
+from pbrl.training.config import from_json, make_config, to_json
 from pbrl.training.metrics import CLOCK_FIELDS, read_metrics
 
 STEPS = 900
@@ -243,3 +244,15 @@ def test_checkpoints_hold_no_clock_and_only_the_last_two_and_milestones_stay(
     assert kept == [15, 30, 35, 40]
     manifest = json.loads((run.checkpoints / "step_000000040" / "checkpoint.json").read_text())
     assert set(manifest) == {"format_version", "step", "data_fingerprint", "sha256"}
+
+
+def test_runs_older_than_a_setting_of_their_preset_are_read_without_it() -> None:
+    stored = to_json(make_config("pbrl", "fast", "x", n_ood=3))
+    assert stored["settings"].pop("policy_average") > 0  # as if it had come with a later version
+    old = from_json(json.loads(json.dumps(stored)), complete=True)
+    again = to_json(old)
+    assert (again["settings"]["policy_average"], again["settings"]["n_ood"]) == (0.0, 3)
+    assert old.steps == 60_000
+    # A user's few settings, on the other hand, are completed by the preset.
+    partial = to_json(from_json({"preset": "fast", "n_ood": 3}))
+    assert partial["settings"]["policy_average"] > 0

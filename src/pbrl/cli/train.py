@@ -90,7 +90,7 @@ def _stored(run_dir: str | Path | None) -> TrainConfig | None:
     if run_dir is None or not (Path(run_dir) / CONFIG).is_file():
         return None
     file = Path(run_dir) / CONFIG
-    config = from_json(read_config(file)["config"], str(file))
+    config = from_json(read_config(file)["config"], str(file), complete=True)
     return dataclasses.replace(config, run_dir=Path(run_dir), threads=0)
 
 

@@ -165,8 +165,14 @@ def to_json(config: Any) -> dict[str, Any]:
     return out
 
 
-def from_json(values: dict[str, Any], where: str = "config") -> TrainConfig:
-    """The inverse of ``to_json`` for a ``TrainConfig``; unknown names are refused."""
+def from_json(
+    values: dict[str, Any], where: str = "config", *, complete: bool = False
+) -> TrainConfig:
+    """The inverse of ``to_json`` for a ``TrainConfig``; unknown names are refused.
+
+    A ``complete`` config was written by ``to_json``: a setting it does not name is younger than it
+    and has its own default, whatever the preset says by now.
+    """
     if not isinstance(values, dict):
         raise PbrlError(f"{where} must be a JSON object of settings.")
     values = dict(values)
@@ -175,6 +181,9 @@ def from_json(values: dict[str, Any], where: str = "config") -> TrainConfig:
     if not isinstance(own, dict):
         raise PbrlError(f"{where}: 'settings' must be a JSON object.")
     flat = {**values, **own}
+    if complete:
+        defaults = to_json(TrainConfig(settings=algorithm_class(algorithm).Config()))
+        flat = defaults.pop("settings") | defaults | flat
     for name in ("algorithm", "preset", "dataset"):
         flat.pop(name, None)
     return make_config(

@@ -37,7 +37,7 @@ def guard_of_run(agent: Agent, run_path: Path, step: int) -> Guard:
 
 def training_dataset(info: dict[str, Any]) -> TransitionDataset:
     """The data a run was trained on, loaded again and compared with its fingerprint."""
-    config, data = from_json(info["config"]), info["data"]
+    config, data = from_json(info["config"], complete=True), info["data"]
     try:
         dataset = config.load_dataset()
     except PbrlError as error:

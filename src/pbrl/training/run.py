@@ -47,7 +47,7 @@ class Run:
     @property
     def config(self) -> TrainConfig:
         """The settings of the run."""
-        return from_json(self.info["config"], str(self.path / CONFIG))
+        return from_json(self.info["config"], str(self.path / CONFIG), complete=True)
 
     @property
     def preprocessing(self) -> Preprocessing:

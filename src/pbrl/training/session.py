@@ -276,7 +276,7 @@ def _check_resume(
 ) -> TrainConfig:
     """Refuse other data or settings; explain a longer run."""
     # Through the present classes: settings younger than the run stand at their defaults.
-    before, now = to_json(from_json(stored["config"], CONFIG)), to_json(config)
+    before, now = to_json(from_json(stored["config"], CONFIG, complete=True)), to_json(config)
     differences = []
     if stored["data"]["fingerprint"] != dataset.fingerprint:
         differences.append(
