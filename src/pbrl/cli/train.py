@@ -80,8 +80,9 @@ def _defaults(argv: list[str]) -> TrainConfig:
         return stored
     if "config" in words:
         values = read_config(Path(words["config"]))
-        values = values.get("config", values)  # a run's config.json keeps its settings inside
-        return from_json({**values, **named}, words["config"])
+        whole = "config" in values  # a run's config.json keeps its settings inside
+        values = values["config"] if whole else values
+        return from_json({**values, **named}, words["config"], complete=whole)
     preset = words.get("preset", "paper" if "dataset" in words else "demo")
     return make_config(words.get("algorithm", "pbrl"), preset, words.get("dataset", "demo"))
 
