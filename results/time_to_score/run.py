@@ -1,11 +1,13 @@
-"""Score against wall-clock: settings of PBRL on regenerated Hopper data, the same time for each.
+"""Score against wall-clock: what PBRL's ``fast`` preset is made of, and what it reaches.
 
-    python results/time_to_score/run.py --data DIR --work WORK [--minutes 30] [--only fast ...]
+    python results/time_to_score/run.py settings --data DIR --work WORK [--only fast "K=5" ...]
+    python results/time_to_score/run.py hours --data DIR --work WORK [--only "fast hopper 0" ...]
 
-Every setting trains on one thread for as many steps as fit into the time at the speed it has here
-(measured first, then fixed, so that the beta_ood schedule spans the run). Runs are kept in WORK:
-started again, the script goes on where it was. Writes settings.json, settings.md and settings.png
-from all runs that are finished.
+DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
+at a time from the preset, 30 minutes on one core each; ``hours`` gives the preset, TD3+BC and CQL
+two hours on one core each. Every run measures its speed first and fixes its steps, so that
+schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
+Writes settings.{json,md,png} or hours.{json,md,png} from all runs that are finished.
 """
 
 from __future__ import annotations
@@ -14,122 +16,167 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import pbrl
+from pbrl.evaluation.probe import probe
 
 HERE = Path(__file__).resolve().parent
-DATA = "hopper-medium-regen"
-
-# One change at a time from ``fast`` as it was before this table: the paper's networks, N_ood = 2.
-SETTINGS: dict[str, list[str]] = {
-    "fast": [],
-    "paper (N_ood=10)": ["--n-ood", "10"],
-    "N_ood=1": ["--n-ood", "1"],
-    "N_ood=5": ["--n-ood", "5"],
-    "K=5": ["--ensemble-size", "5"],
-    "two layers": ["--hidden", "256", "256", "--policy-hidden", "256", "256"],
-    "LayerNorm": ["--layer-norm"],
-    "normalised observations": ["--normalize-observations", "True"],
-    "actor_lr=3e-4": ["--actor-lr", "3e-4"],
-    "tau=0.02": ["--tau", "0.02"],
-    "alpha starts at 0.1": ["--initial-log-alpha", "-2.3"],
-    "also at s'": ["--ood-next-states"],
-}
+DATA_SCORE = {"hopper": 44, "halfcheetah": 41}  # of the regenerated sets themselves
+PAPER = {"hopper": 75.3, "halfcheetah": 57.9}  # PBRL after 1M steps on D4RL's medium-v2
 
 
-def place(work: Path, name: str) -> Path:
-    """Directory of a setting's run."""
-    return work / "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+@dataclass(frozen=True)
+class Trial:
+    """One run: flags to ``pbrl train`` beyond data, time and evaluation."""
+
+    name: str
+    flags: str
+    task: str = "hopper"
+    minutes: int = 30
+
+    def place(self, work: Path) -> Path:
+        """Its directory."""
+        return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-def run(name: str, data: Path, work: Path, minutes: float) -> None:
-    """Train one setting, or go on with it."""
+SETTINGS = [
+    Trial("fast", ""),
+    Trial("paper, N_ood=2", "--preset paper --n-ood 2"),
+    Trial("Eq. 5's penalty", "--ood-penalty absolute --beta-ood-start 5 --beta-ood-middle 1 "
+          "--beta-ood-end 0.2"),
+    Trial("half the beta_ood", "--beta-ood-start 5 --beta-ood-middle 2.5 --beta-ood-end 1.5"),
+    Trial("no LayerNorm", "--no-layer-norm"),
+    Trial("rlkit's start", "--critic-init rlkit"),
+    Trial("raw observations", "--normalize-observations False"),
+    Trial("K=5", "--ensemble-size 5"),
+    Trial("N_ood=1", "--n-ood 1"),
+    Trial("N_ood=5", "--n-ood 5"),
+    Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
+    Trial("actor_lr=1e-4", "--actor-lr 1e-4"),
+    Trial("tau=0.005", "--tau 0.005"),
+]  # fmt: skip
+HOURS = [
+    *(Trial(f"fast hopper {seed}", f"--seed {seed}", minutes=120) for seed in range(3)),
+    Trial("fast halfcheetah 0", "", "halfcheetah", 120),
+    Trial("td3bc hopper 0", "--algorithm td3bc --preset paper", minutes=120),
+    Trial("cql hopper 0", "--algorithm cql --preset paper", minutes=120),
+    Trial("td3bc halfcheetah 0", "--algorithm td3bc --preset paper", "halfcheetah", 120),
+    Trial("cql halfcheetah 0", "--algorithm cql --preset paper", "halfcheetah", 120),
+]
+
+
+def run(trial: Trial, data: Path, work: Path) -> None:
+    """Train, or go on."""
     words = [
-        "train", "--dataset", str(data / f"{DATA}.hdf5"), "--preset", "fast",
-        "--hours", str(minutes / 60), "--threads", "1", "--seed", "0",
-        "--eval-every", "1000", "--eval-episodes", "20", "--checkpoint-every", "1000",
-        "--no-tensorboard", "--quiet", "--resume", "--run-dir", str(place(work, name)),
+        "train", "--dataset", str(data / f"{trial.task}-medium-regen.hdf5"), "--preset", "fast",
+        "--hours", str(trial.minutes / 60), "--threads", "1", "--seed", "0",
+        "--eval-every", "1000", "--eval-episodes", "20", "--checkpoint-every", "500",
+        "--no-tensorboard", "--quiet", "--resume", "--run-dir", str(trial.place(work)),
     ]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "pbrl.cli.main", *words, *SETTINGS[name]], check=True)
+    flags = trial.flags.split()
+    if "td3bc" in flags:  # a hundred steps a second
+        words += ["--eval-every", "20000", "--checkpoint-every", "10000"]
+    subprocess.run([sys.executable, "-m", "pbrl.cli.main", *words, *flags], check=True)
 
 
-def measure(name: str, work: Path) -> dict[str, Any] | None:
+def measure(trial: Trial, work: Path) -> dict[str, Any] | None:
     """What a finished run reached; None for one that is not there or not finished."""
-    if not (place(work, name) / "summary.json").exists():
+    if not (trial.place(work) / "summary.json").exists():
         return None
-    finished = pbrl.Run.open(place(work, name))
+    finished = pbrl.Run.open(trial.place(work))
     records = finished.metrics()
     evaluations = [r for r in records if r["kind"] == "eval"]
-    trained = [r for r in records if r["kind"] == "train"]
+    rate = float(np.median([r["steps_per_second"] for r in records if r["kind"] == "train"]))
     scores = [r["score_mean"] for r in evaluations]
     late = scores[-max(2, len(scores) // 4) :]
-    rate = float(np.median([r["steps_per_second"] for r in trained]))
-    return {
-        "setting": name,
-        "flags": SETTINGS[name],
-        "data": DATA,
+    row = {
+        "run": trial.name,
+        "flags": trial.flags,
+        "task": trial.task,
+        "seed": finished.config.seed,
         "steps": finished.config.steps,
         "steps_per_second": round(rate, 2),
         "minutes_of_updates": round(finished.config.steps / rate / 60, 1),
-        "score_last_mean": round(evaluations[-1]["score_mean"], 1),
-        "score_last_std": round(evaluations[-1]["score_std"], 1),
-        "score_mean_of_last_quarter": round(float(np.mean(late)), 1),
-        "score_best_evaluation": round(max(scores), 1),
-        "largest_drop_in_last_quarter": round(max(0.0, max(-np.diff(late))), 1),
-        "episodes": 20,
+        "episodes": int(evaluations[-1]["episodes"]),
+        "last": round(scores[-1], 1),
+        "last_std": round(evaluations[-1]["score_std"], 1),
+        "mean_of_last_quarter": round(float(np.mean(late)), 1),
+        "best_evaluation": round(max(scores), 1),
+        "largest_drop_in_last_quarter": round(max(0.0, float(max(-np.diff(late)))), 1),
         "curve": [
             (round(r["step"] / rate / 60, 2), round(r["score_mean"], 1)) for r in evaluations
         ],
     }
+    if finished.config.algorithm == "pbrl":
+        kinds = probe(finished.agent(), finished.config.load_dataset(None))["kinds"]
+        row["u"] = {kind: round(values["u_mean"], 3) for kind, values in kinds.items()}
+    return row
 
 
-def write(rows: list[dict[str, Any]]) -> None:
-    """JSON, a table and curves against minutes of updates."""
-    (HERE / "settings.json").write_text(json.dumps(rows, indent=1) + "\n")
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Markdown."""
     lines = [
-        "Regenerated Hopper data (not D4RL's; its own score is about 44), one seed, one core,",
-        "equal time for each, 20 episodes an evaluation.",
-        "",
-        "| setting | steps | steps/s | last | mean of the last quarter | best evaluation | "
-        "largest drop in the last quarter |",
-        "|---|---|---|---|---|---|---|",
+        "| run | steps | steps/s | last (± over episodes) | mean of the last quarter | "
+        "best evaluation | largest drop in the last quarter | U: data, noise 0.1, noise 0.5 |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
+        u = r.get("u", {})
+        shown = ", ".join(f"{u[k]:.2f}" for k in ("offline", "noise1", "noise2")) if u else ""
         lines.append(
-            f"| {r['setting']} | {r['steps']:,} | {r['steps_per_second']} | "
-            f"{r['score_last_mean']} ± {r['score_last_std']} | {r['score_mean_of_last_quarter']} | "
-            f"{r['score_best_evaluation']} | {r['largest_drop_in_last_quarter']} |"
+            f"| {r['run']} | {r['steps']:,} | {r['steps_per_second']} | {r['last']} ± "
+            f"{r['last_std']} | {r['mean_of_last_quarter']} | {r['best_evaluation']} | "
+            f"{r['largest_drop_in_last_quarter']} | {shown} |"
         )
-    (HERE / "settings.md").write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def write(part: str, rows: list[dict[str, Any]]) -> None:
+    """JSON, a table and curves against minutes of updates."""
+    (HERE / f"{part}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    head = [
+        "Regenerated data (not D4RL's), one core, equal time for each run, 20 episodes an",
+        "evaluation. The data's own scores: Hopper 44, HalfCheetah 41; PBRL in the paper, after 1M",
+        "steps on D4RL's medium-v2: 75.3 and 57.9.",
+        "",
+    ]
+    (HERE / f"{part}.md").write_text("\n".join([*head, *table(rows)]) + "\n")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for r in rows:
-        minutes, scores = zip(*r["curve"], strict=True)
-        axes.plot(minutes, scores, label=r["setting"])
-    axes.axhline(44, color="0.5", linestyle="--", label="data")
-    axes.set(xlabel="minutes of updates on one core", ylabel="normalised score (20 episodes)")
-    axes.set_title(f"{DATA}, one seed")
-    axes.legend(fontsize=7)
-    figure.savefig(HERE / "settings.png", dpi=100)
+    tasks = [task for task in DATA_SCORE if any(r["task"] == task for r in rows)]
+    figure = Figure(figsize=(6 * len(tasks), 4), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        for r in rows:
+            if r["task"] == task:
+                minutes, scores = zip(*r["curve"], strict=True)
+                axes.plot(minutes, scores, label=r["run"])
+        axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
+        axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")
+        axes.set(xlabel="minutes of updates on one core", title=f"{task}-medium-regen")
+        axes.legend(fontsize=7)
+    figure.axes[0].set_ylabel("normalised score (20 episodes)")
+    figure.savefig(HERE / f"{part}.png", dpi=100)
 
 
 def main() -> None:
     """Train what is asked for, then write what is finished."""
-    parser = argparse.ArgumentParser(description="Settings of PBRL at equal wall-clock.")
+    parser = argparse.ArgumentParser(description="Score against wall-clock.")
+    parser.add_argument("part", choices=("settings", "hours"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--only", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--only", nargs="*", help="names of runs; none: only write the tables")
     arguments = parser.parse_args()
-    for name in arguments.only:
-        run(name, arguments.data, arguments.work, arguments.minutes)
-    write([row for name in SETTINGS if (row := measure(name, arguments.work))])
+    trials = SETTINGS if arguments.part == "settings" else HOURS
+    work = arguments.work / arguments.part
+    for trial in trials:
+        if arguments.only is None or trial.name in arguments.only:
+            run(trial, arguments.data, work)
+    write(arguments.part, [row for trial in trials if (row := measure(trial, work))])
 
 
 if __name__ == "__main__":

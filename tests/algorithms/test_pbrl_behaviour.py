@@ -1,4 +1,4 @@
-"""PBRL, PBRL-Prior and PBRL whose policy is averaged pass the shared tester."""
+"""PBRL, PBRL-Prior and PBRL's variants of our own pass the shared tester."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ BAD = (
     ({"n_ood": -1}, "n_ood"),
     ({"critic_lr": 0.0}, "critic_lr"),
     ({"policy_average": 1.5}, "policy_average"),
+    ({"ood_penalty": "relative", "ood_next_states": True}, "ood_next_states"),
 )
 
 
@@ -37,6 +38,12 @@ class TestPBRLPrior(AlgorithmTester):
 
 class TestPBRLWithAnAveragedPolicy(AlgorithmTester):
     case = AlgorithmCase(PBRL, {**SMALL, "policy_average": 0.1}, max_regret=0.08, bad_settings=BAD)
+
+
+class TestPBRLWithARelativePenalty(AlgorithmTester):
+    case = AlgorithmCase(
+        PBRL, {**SMALL, "ood_penalty": "relative"}, max_regret=0.08, bad_settings=BAD
+    )
 
 
 def test_critics_start_as_asked() -> None:

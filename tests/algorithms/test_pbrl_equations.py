@@ -194,7 +194,11 @@ class PlainPBRL:
         if groups:
             q_ood = self.q(self.critics, torch.cat(s_ood), torch.cat(a_ood), self.u_vectors)
             fixed = q_ood.detach()
-            target = fixed - torch.cat(weight) * self.std(fixed)  # Eq. 5
+            penalty = self.std(fixed)
+            if c.ood_penalty == "relative":  # only what exceeds U of the logged action
+                logged = torch.cat([self.std(q.detach())] * c.n_ood)
+                penalty = torch.relu(penalty - logged)
+            target = fixed - torch.cat(weight) * penalty  # Eq. 5
             if self.floor is not None:
                 target = torch.where(
                     target > self.floor, target, torch.full_like(target, self.floor)
@@ -258,6 +262,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "N_ood = 5": {"n_ood": 5},
     "uniform OOD actions": {"ood_actions": "uniform"},
     "OOD target zero": {"ood_target": "zero"},
+    "OOD penalty relative": {"ood_penalty": "relative", "n_ood": 3},
     "no floor": {"ood_floor": "none"},
     "floor of one's own": {"ood_floor": 0.5},
     "authors' second group": {"ood_next_states": True},

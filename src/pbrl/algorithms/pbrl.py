@@ -45,6 +45,8 @@ class PBRLConfig(AlgorithmConfig):
         n_ood: OOD actions drawn for every state; 0 switches OOD sampling off.
         ood_actions: drawn from the policy (the paper) or uniformly (its theory).
         ood_target: Q - beta_ood * U (Eq. 5), or plainly zero.
+        ood_penalty: what beta_ood multiplies: U(s, a_ood) (Eq. 5), or relative: by how much that
+            exceeds U of the logged action at the same state (not in the paper).
         ood_floor: lower bound of the OOD target; auto: 0 when the data's rewards are non-negative
             in the main, else the lowest discounted return the data allow; none: no bound.
         ood_next_states: also draw OOD actions at s' (authors' code, not in the paper).
@@ -90,6 +92,7 @@ class PBRLConfig(AlgorithmConfig):
     n_ood: int = 10
     ood_actions: Literal["policy", "uniform"] = "policy"
     ood_target: Literal["pessimistic", "zero"] = "pessimistic"
+    ood_penalty: Literal["absolute", "relative"] = "absolute"
     ood_floor: float | Literal["auto", "none"] = "auto"
     ood_next_states: bool = False
     ood_next_weight: float = 0.1
@@ -133,6 +136,11 @@ class PBRLConfig(AlgorithmConfig):
             require(getattr(self, weight) > 0, f"{weight} must be positive")
         for share in ("beta_ood_linear", "policy_average"):
             require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
+        require(
+            self.ood_penalty == "absolute" or not self.ood_next_states,
+            "ood_penalty relative compares with the logged action of a state, and s' has none: "
+            "switch ood_next_states off",
+        )
 
 
 class PBRL(Algorithm):
@@ -287,13 +295,20 @@ class PBRL(Algorithm):
             s_all, a_all = torch.cat([s, s_ood]), torch.cat([a, a_ood])
         q_all = y.new_empty(c.ensemble_size, len(s_all))  # [K, B + M]
 
+        def familiar(ood: slice) -> Tensor | None:
+            """U of the logged action at the state of each OOD row, for the relative penalty."""
+            if c.ood_penalty == "absolute":
+                return None
+            row = torch.arange(ood.start, ood.stop, device=s.device) % size
+            return self.std(q_all[:, :size])[row]
+
         def squared_error(q: Tensor, rows: slice) -> Tensor:
             q_all[:, rows] = q.detach()
             data = max(0, min(rows.stop, size) - rows.start)  # rows of this chunk from the data
             loss = (q[:, :data] - y[:, rows][:, :data]).square().sum() / size
             if data < q.shape[1]:
                 ood = slice(rows.start + data - size, rows.stop - size)
-                target = self._ood_target(q[:, data:].detach(), beta[ood])
+                target = self._ood_target(q[:, data:].detach(), beta[ood], familiar(ood))
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
@@ -303,8 +318,9 @@ class PBRL(Algorithm):
         metrics = {"td_loss": (q_data - y).square().mean()}
         if c.n_ood:
             sampled = q_ood[:, : c.n_ood * size]  # those at s
+            ood_target = self._ood_target(q_ood, beta, familiar(slice(0, len(beta))))
             metrics |= {
-                "ood_loss": (q_ood - self._ood_target(q_ood, beta)).square().mean(),
+                "ood_loss": (q_ood - ood_target).square().mean(),
                 "beta_ood": beta[0],
                 "q_ood": sampled.mean(),
                 "u_ood": self.std(sampled).mean(),
@@ -361,11 +377,19 @@ class PBRL(Algorithm):
         beta = torch.cat([s.new_full((n * len(s),), weight) for weight in weights])
         return torch.cat([x.repeat(n, 1) for x in states]), torch.cat(actions), beta
 
-    def _ood_target(self, q: Tensor, beta: Tensor) -> Tensor:
-        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``."""
+    def _ood_target(self, q: Tensor, beta: Tensor, familiar: Tensor | None) -> Tensor:
+        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``.
+
+        Most of U belongs to the state, and the network cannot tell the logged action from others
+        well enough: Eq. 5 then lowers logged actions too, step after step. Given ``familiar [n]``,
+        U of the logged actions, only what exceeds it is taxed.
+        """
         if self.config.ood_target == "zero":
             return torch.zeros_like(q)
-        target = q - beta * self.std(q)
+        u = self.std(q)
+        if familiar is not None:
+            u = (u - familiar).clamp_min(0)
+        target = q - beta * u
         return target if self.floor is None else target.clamp_min(self.floor)
 
     @torch.no_grad()
