@@ -117,9 +117,14 @@ def test_regress_adds_to_gradients_that_are_there(
 
 @pytest.mark.parametrize("prior_scale", [None, 1.5])
 @pytest.mark.parametrize("largest", [False, True])
-def test_extreme_member_and_its_action_gradient(prior_scale: float | None, largest: bool) -> None:
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_extreme_member_and_its_action_gradient(
+    prior_scale: float | None, largest: bool, layer_norm: bool
+) -> None:
     generator = torch.Generator().manual_seed(3)
-    critics = Critics(5, 3, 2, (16, 16), prior_scale=prior_scale, generator=generator)
+    critics = Critics(
+        5, 3, 2, (16, 16), prior_scale=prior_scale, layer_norm=layer_norm, generator=generator
+    )
     with torch.no_grad():
         critics.main.head_weight.mul_(100)  # members that differ visibly
     reference = copy.deepcopy(critics).double()

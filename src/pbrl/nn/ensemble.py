@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,28 @@ ChunkLoss = Callable[[Tensor, slice], Tensor]
 
 # Rows a chunk on the CPU: activations of ten 256-unit members then fit the last-level cache.
 CPU_CHUNK_ROWS = 720
+LAYER_NORM_EPS = 1e-5
+
+
+class Normalised(NamedTuple):
+    """What the backward pass of a layer norm needs: its input, and mean and 1/deviation of rows."""
+
+    z: Tensor  # [..., n, H]
+    mean: Tensor  # [..., n, 1]
+    rstd: Tensor  # [..., n, 1]
+
+    def back(self, gradient: Tensor) -> Tensor:
+        """dLoss/dz from dLoss/dnormalised."""
+        width = gradient.shape[-1:]
+        wanted = [True, False, False]  # of input, scale and shift; there are no scale and shift
+        backward = torch.ops.aten.native_layer_norm_backward
+        return cast(
+            Tensor, backward(gradient, self.z, width, self.mean, self.rstd, None, None, wanted)[0]
+        )
+
+    def rows(self, members: Tensor, order: Tensor) -> Normalised:
+        """Of one member a row, ``[N, H]``."""
+        return Normalised(*(part[members, order] for part in self))
 
 
 class EnsembleMLP(nn.Module):
@@ -137,8 +159,13 @@ class EnsembleMLP(nn.Module):
 
     @property
     def plain_relu(self) -> bool:
+        """Whether the network is piecewise linear."""
+        return self.hand_written and not self.layer_norm
+
+    @property
+    def hand_written(self) -> bool:
         """Whether the hand-written passes apply; everything else goes through autograd."""
-        return self.activation == "relu" and not self.layer_norm and self.dropout == 0
+        return self.activation == "relu" and self.dropout == 0
 
     @property
     def deterministic(self) -> bool:
@@ -174,12 +201,12 @@ class EnsembleMLP(nn.Module):
     @torch.no_grad()
     def values(self, x: Tensor) -> Tensor:
         """``forward`` without gradients, ``[N, in]`` -> ``[K, N]``, in chunks, buffers reused."""
-        if not self.plain_relu or self.out_dim != 1:
+        if not self.hand_written or self.out_dim != 1:
             return self.forward(x)
         weights = self._effective_weights()
         pieces = []
         for part in self.chunks(x):
-            hidden = self.hidden_layers(x[part], weights)
+            hidden, _ = self.hidden_layers(x[part], weights)
             pieces.append(torch.baddbmm(self.head_bias, weights[-1], hidden[-1].mT).squeeze(1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
@@ -196,21 +223,22 @@ class EnsembleMLP(nn.Module):
             Values ``[K, N]`` without gradient, and a function from members ``[N]`` to their values
             ``[N]`` whose gradient reaches ``x``; call it before the next pass of this network.
         """
-        if not self.plain_relu or self.out_dim != 1:
+        if not self.hand_written or self.out_dim != 1:
             every = self.forward(x, frozen=True)
             return every.detach(), lambda chosen: every.gather(0, chosen[None]).squeeze(0)
         with torch.no_grad():
             weights = self._effective_weights()
-            hidden = self.hidden_layers(x.detach(), weights)
+            hidden, norms = self.hidden_layers(x.detach(), weights)
             values = torch.baddbmm(self.head_bias, weights[-1], hidden[-1].mT).squeeze(1)
 
         def follow(chosen: Tensor) -> Tensor:
             # Rows sorted by member: each member then owns one contiguous block.
             members, order = chosen.sort(stable=True)
             kept = [h[members, order] for h in hidden]  # [N, H] each
+            kept_norms = [norm and norm.rows(members, order) for norm in norms]
             picked = values[members, order]
             detached = [w.detach() for w in weights]
-            out = _FollowMember.apply(x[order], picked, members, kept, detached)
+            out = _FollowMember.apply(x[order], picked, members, kept, kept_norms, detached)
             return cast(Tensor, out)[order.argsort()]
 
         return values, follow
@@ -226,7 +254,7 @@ class EnsembleMLP(nn.Module):
 
     def _activate(self, z: Tensor) -> Tensor:
         if self.layer_norm:
-            z = nn.functional.layer_norm(z, z.shape[-1:])
+            z = nn.functional.layer_norm(z, z.shape[-1:], eps=LAYER_NORM_EPS)
         h = torch.relu(z) if self.activation == "relu" else nn.functional.silu(z)
         if self.dropout:
             keep = 1 - self.dropout
@@ -258,7 +286,7 @@ class EnsembleMLP(nn.Module):
         gradients = [torch.zeros_like(w) for w in weights] if self.spectral_layers else []
         for part in self.chunks(x, group):
             shift = None if offset is None else offset[:, part]
-            if self.plain_relu:
+            if self.hand_written:
                 total += self._regress_chunk(x[part], part, loss, weights, gradients, shift)
             else:
                 values = self.forward(x[part])
@@ -281,7 +309,7 @@ class EnsembleMLP(nn.Module):
     ) -> Tensor:
         members, rows = self.members, len(x)
         stacked = x.expand(members, rows, x.shape[1])
-        activations = self.hidden_layers(x, weights)
+        activations, norms = self.hidden_layers(x, weights)
         values = torch.baddbmm(self.head_bias, weights[-1], activations[-1].mT).squeeze(1)
         if offset is not None:
             values += offset
@@ -306,6 +334,8 @@ class EnsembleMLP(nn.Module):
         gradient = torch.mul(slope.mT, weights[-1], out=self._workspace(rows, x)[-1])
         for layer in range(depth - 1, -1, -1):
             mask_(gradient, activations[layer])
+            if norm := norms[layer]:
+                gradient = norm.back(gradient)
             below = activations[layer - 1] if layer else stacked
             add(self.weights[layer], layer, below.mT, gradient)
             add(self.biases[layer], None, ones, gradient)
@@ -325,13 +355,29 @@ class EnsembleMLP(nn.Module):
         edges = [groups * i // count * group for i in range(count)] + [rows]
         return [slice(a, b) for a, b in pairwise(edges) if a < b]
 
-    def hidden_layers(self, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
-        """Hidden activations of the rows ``x`` in reused buffers, ``[K, n, H]`` each."""
+    def hidden_layers(
+        self, x: Tensor, weights: list[Tensor]
+    ) -> tuple[list[Tensor], list[Normalised | None]]:
+        """Hidden activations of the rows ``x``, ``[K, n, H]`` each, and their layer norms.
+
+        Both may live in reused buffers.
+        """
         h = x.expand(self.members, *x.shape)
-        activations = self._workspace(len(x), x)[:-1]
-        for weight, bias, out in zip(weights[:-1], self.biases, activations, strict=True):
-            h = add_relu_(torch.bmm(h, weight, out=out), bias)
-        return activations
+        activations, norms = [], []
+        for weight, bias, out in zip(
+            weights[:-1], self.biases, self._workspace(len(x), x)[:-1], strict=True
+        ):
+            torch.bmm(h, weight, out=out)
+            norm = None
+            if self.layer_norm:
+                z = out.add_(bias)
+                h, *moments = torch.native_layer_norm(z, z.shape[-1:], None, None, LAYER_NORM_EPS)
+                h, norm = h.relu_(), Normalised(z, *moments)
+            else:
+                h = add_relu_(out, bias)
+            activations.append(h)
+            norms.append(norm)
+        return activations, norms
 
     def _workspace(self, rows: int, like: Tensor) -> list[Tensor]:
         """Reused buffers: one an activation, and one for the gradient of the last."""
@@ -363,7 +409,8 @@ class _FollowMember(torch.autograd.Function):
     """Values already computed, with the gradient of one member a row.
 
     Rows come sorted by member, as ``members [N]`` says; ``kept`` are the hidden activations of
-    those rows, ``[N, H]`` a layer, and ``weights`` the stacked layers, ``[K, in, out]``.
+    those rows, ``[N, H]`` a layer, ``norms`` their layer norms, and ``weights`` the stacked layers,
+    ``[K, in, out]``.
     """
 
     @staticmethod
@@ -373,9 +420,11 @@ class _FollowMember(torch.autograd.Function):
         values: Tensor,
         members: Tensor,
         kept: list[Tensor],
+        norms: list[Normalised | None],
         weights: list[Tensor],
     ) -> Tensor:
-        ctx.members, ctx.kept, ctx.weights = members, kept, weights
+        ctx.members, ctx.weights = members, weights
+        ctx.kept, ctx.norms = kept, norms
         return values.clone()
 
     @staticmethod
@@ -383,15 +432,18 @@ class _FollowMember(torch.autograd.Function):
         *weights, head = ctx.weights
         counts = torch.bincount(ctx.members, minlength=len(head)).tolist()
         gradient = slopes[0].unsqueeze(1) * head[ctx.members, 0]  # [N, H]
-        for weight, activation in zip(reversed(weights), reversed(ctx.kept), strict=True):
+        layers = zip(weights, ctx.kept, ctx.norms, strict=True)
+        for weight, activation, norm in reversed(list(layers)):
             mask_(gradient, activation)
+            if norm:
+                gradient = norm.back(gradient)
             below = gradient.new_empty(len(gradient), weight.shape[1])
             blocks = zip(gradient.split(counts), weight.mT, below.split(counts), strict=True)
             for block, member_weight, room in blocks:
                 if len(block):
                     torch.mm(block, member_weight, out=room)
             gradient = below
-        return gradient, None, None, None, None
+        return gradient, None, None, None, None, None
 
 
 class _StackedReLU(torch.autograd.Function):

@@ -58,7 +58,7 @@ def _chunk(
 ) -> Tensor:
     weights, depth = list(network.weights), len(network.hidden)
     head, rows = network.head_weight, len(x)
-    hidden = network.hidden_layers(x, [*weights, head])  # h_1 .. h_L, [K, n, H]
+    hidden, _ = network.hidden_layers(x, [*weights, head])  # h_1 .. h_L, [K, n, H]
     values = torch.baddbmm(network.head_bias, head, hidden[-1].mT).squeeze(1)
 
     # dQ/dz of every layer, from the head down to the input.
