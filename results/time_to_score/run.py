@@ -1,13 +1,13 @@
 """Score against wall-clock: what PBRL's ``fast`` preset is made of, and what it reaches.
 
     python results/time_to_score/run.py settings --data DIR --work WORK [--only fast "K=5" ...]
-    python results/time_to_score/run.py hours --data DIR --work WORK [--only "fast hopper 0" ...]
+    python results/time_to_score/run.py preset --data DIR --work WORK [--only "fast hopper 0" ...]
 
 DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
-at a time from the preset, 30 minutes on one core each; ``hours`` gives the preset, TD3+BC and CQL
-two hours on one core each. Every run measures its speed first and fixes its steps, so that
-schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
-Writes settings.{json,md,png} or hours.{json,md,png} from all runs that are finished.
+at a time from the preset, ``preset`` repeats it with other seeds and data, beside TD3+BC and CQL;
+each run has ``--minutes`` (30) on one core. A run measures its speed first and fixes its steps, so
+that schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
+Writes settings.{json,md,png} or preset.{json,md,png} from all runs that are finished.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ PAPER = {"hopper": 75.3, "halfcheetah": 57.9}  # PBRL after 1M steps on D4RL's m
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: flags to ``pbrl train`` beyond data, time and evaluation."""
+    """One run of ``pbrl train``."""
 
     name: str
-    flags: str
+    flags: str = ""
     task: str = "hopper"
-    minutes: int = 30
+    seed: int = 0
+    algorithm: str = "pbrl"
+    preset: str = "fast"
+    eval_every: int = 2000
 
     def place(self, work: Path) -> Path:
         """Its directory."""
@@ -45,11 +48,11 @@ class Trial:
 
 
 SETTINGS = [
-    Trial("fast", ""),
-    Trial("paper, N_ood=2", "--preset paper --n-ood 2"),
-    Trial("Eq. 5's penalty", "--ood-penalty absolute --beta-ood-start 5 --beta-ood-middle 1 "
-          "--beta-ood-end 0.2"),
-    Trial("half the beta_ood", "--beta-ood-start 5 --beta-ood-middle 2.5 --beta-ood-end 1.5"),
+    Trial("fast hopper 0"),
+    Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
+    Trial("Eq. 5's penalty and beta_ood", "--ood-penalty absolute --beta-ood-start 5 "
+          "--beta-ood-middle 1 --beta-ood-end 0.2"),
+    Trial("a third of beta_ood", "--beta-ood-start 3 --beta-ood-middle 1.7 --beta-ood-end 1"),
     Trial("no LayerNorm", "--no-layer-norm"),
     Trial("rlkit's start", "--critic-init rlkit"),
     Trial("raw observations", "--normalize-observations False"),
@@ -60,27 +63,27 @@ SETTINGS = [
     Trial("actor_lr=1e-4", "--actor-lr 1e-4"),
     Trial("tau=0.005", "--tau 0.005"),
 ]  # fmt: skip
-HOURS = [
-    *(Trial(f"fast hopper {seed}", f"--seed {seed}", minutes=120) for seed in range(3)),
-    Trial("fast halfcheetah 0", "", "halfcheetah", 120),
-    Trial("td3bc hopper 0", "--algorithm td3bc --preset paper", minutes=120),
-    Trial("cql hopper 0", "--algorithm cql --preset paper", minutes=120),
-    Trial("td3bc halfcheetah 0", "--algorithm td3bc --preset paper", "halfcheetah", 120),
-    Trial("cql halfcheetah 0", "--algorithm cql --preset paper", "halfcheetah", 120),
+PRESET = [
+    *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
+    Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(
+        Trial(f"{name} {task} 0", task=task, algorithm=name, preset="paper", eval_every=every)
+        for name, every in (("td3bc", 10_000), ("cql", 1000))
+        for task in DATA_SCORE
+    ),
 ]
 
 
-def run(trial: Trial, data: Path, work: Path) -> None:
+def run(trial: Trial, data: Path, work: Path, minutes: float) -> None:
     """Train, or go on."""
     words = [
-        "train", "--dataset", str(data / f"{trial.task}-medium-regen.hdf5"), "--preset", "fast",
-        "--hours", str(trial.minutes / 60), "--threads", "1", "--seed", "0",
-        "--eval-every", "1000", "--eval-episodes", "20", "--checkpoint-every", "500",
+        "train", "--dataset", str(data / f"{trial.task}-medium-regen.hdf5"),
+        "--algorithm", trial.algorithm, "--preset", trial.preset, "--seed", str(trial.seed),
+        "--hours", str(minutes / 60), "--threads", "1", "--eval-every", str(trial.eval_every),
+        "--eval-episodes", "20", "--checkpoint-every", str(trial.eval_every // 2),
         "--no-tensorboard", "--quiet", "--resume", "--run-dir", str(trial.place(work)),
     ]  # fmt: skip
     flags = trial.flags.split()
-    if "td3bc" in flags:  # a hundred steps a second
-        words += ["--eval-every", "20000", "--checkpoint-every", "10000"]
     subprocess.run([sys.executable, "-m", "pbrl.cli.main", *words, *flags], check=True)
 
 
@@ -98,7 +101,9 @@ def measure(trial: Trial, work: Path) -> dict[str, Any] | None:
         "run": trial.name,
         "flags": trial.flags,
         "task": trial.task,
-        "seed": finished.config.seed,
+        "algorithm": trial.algorithm,
+        "preset": trial.preset,
+        "seed": trial.seed,
         "steps": finished.config.steps,
         "steps_per_second": round(rate, 2),
         "minutes_of_updates": round(finished.config.steps / rate / 60, 1),
@@ -166,16 +171,17 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Train what is asked for, then write what is finished."""
     parser = argparse.ArgumentParser(description="Score against wall-clock.")
-    parser.add_argument("part", choices=("settings", "hours"))
+    parser.add_argument("part", choices=("settings", "preset"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--only", nargs="*", help="names of runs; none: only write the tables")
     arguments = parser.parse_args()
-    trials = SETTINGS if arguments.part == "settings" else HOURS
-    work = arguments.work / arguments.part
+    trials = SETTINGS if arguments.part == "settings" else PRESET
+    work = arguments.work / f"{arguments.minutes:g}min"
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
-            run(trial, arguments.data, work)
+            run(trial, arguments.data, work, arguments.minutes)
     write(arguments.part, [row for trial in trials if (row := measure(trial, work))])
 
 

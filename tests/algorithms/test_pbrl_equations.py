@@ -158,7 +158,7 @@ class PlainPBRL:
             mean2, log_std2 = self.pi(s2)
             a2 = torch.tanh(self.draw(mean2, log_std2))
 
-        entropy = -A if c.target_entropy is None else c.target_entropy
+        entropy = -A * c.target_entropy_scale if c.target_entropy is None else c.target_entropy
         alpha_loss = -(self.log_alpha * (log_pi.detach() + entropy)).mean()
         self.alpha_adam.zero_grad()
         alpha_loss.backward()
@@ -279,6 +279,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
+    "target entropy, scaled": {"target_entropy_scale": 0.25},
     "averaged policy": {"policy_average": 0.1},
     "everything of the authors": {
         "ood_next_states": True,
