@@ -61,7 +61,7 @@ SETTINGS = [
     Trial("N_ood=5", "--n-ood 5"),
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
     Trial("actor_lr=1e-4", "--actor-lr 1e-4"),
-    Trial("tau=0.005", "--tau 0.005"),
+    Trial("tau=0.02", "--tau 0.02"),
 ]  # fmt: skip
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
