@@ -158,7 +158,7 @@ class PlainPBRL:
             mean2, log_std2 = self.pi(s2)
             a2 = torch.tanh(self.draw(mean2, log_std2))
 
-        entropy = -A * c.target_entropy_scale if c.target_entropy is None else c.target_entropy
+        entropy = -A if c.target_entropy is None else c.target_entropy
         alpha_loss = -(self.log_alpha * (log_pi.detach() + entropy)).mean()
         self.alpha_adam.zero_grad()
         alpha_loss.backward()
@@ -184,7 +184,8 @@ class PlainPBRL:
             if c.ood_actions == "uniform":
                 actions = torch.empty_like(for_all).uniform_(-1, 1, generator=self.generator)
             else:
-                actions = torch.tanh(self.draw(for_all, ls.repeat(c.n_ood, 1)))
+                wide = torch.log(torch.clamp(ls.exp(), min=c.ood_min_std))
+                actions = torch.tanh(self.draw(for_all, wide.repeat(c.n_ood, 1)))
             s_ood.append(states.repeat(c.n_ood, 1))
             a_ood.append(actions)
             weight.append(torch.full((len(actions),), w, dtype=torch.float64))
@@ -261,6 +262,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no OOD": {"n_ood": 0},
     "N_ood = 5": {"n_ood": 5},
     "uniform OOD actions": {"ood_actions": "uniform"},
+    "wide OOD actions": {"ood_min_std": 1.5, "ood_next_states": True},
     "OOD target zero": {"ood_target": "zero"},
     "OOD penalty relative": {"ood_penalty": "relative", "n_ood": 3},
     "no floor": {"ood_floor": "none"},
@@ -279,7 +281,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
-    "target entropy, scaled": {"target_entropy_scale": 0.25},
     "averaged policy": {"policy_average": 0.1},
     "everything of the authors": {
         "ood_next_states": True,

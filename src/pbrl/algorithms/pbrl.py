@@ -10,6 +10,7 @@ Shapes: B rows of a minibatch, S observation and A action dimensions, K critics,
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -44,6 +45,8 @@ class PBRLConfig(AlgorithmConfig):
         reward_penalty: c of r - c * U(s, a), for in_penalty reward and both.
         n_ood: OOD actions drawn for every state; 0 switches OOD sampling off.
         ood_actions: drawn from the policy (the paper) or uniformly (its theory).
+        ood_min_std: least deviation, before the squashing, of OOD draws from the policy, however
+            narrow it has become (not in the paper).
         ood_target: Q - beta_ood * U (Eq. 5), or plainly zero.
         ood_penalty: what beta_ood multiplies: U(s, a_ood) (Eq. 5), or relative: by how much that
             exceeds U of the logged action at the same state (not in the paper).
@@ -60,8 +63,7 @@ class PBRLConfig(AlgorithmConfig):
         std_correction: U divides by K - correction: 0 is Eq. 3, 1 the authors' code.
         actor_objective: the policy follows the min (Eq. 7), mean or max of the critics.
         initial_log_alpha: the entropy weight starts at its exponential.
-        target_entropy: alpha is tuned to this entropy; None: -A times ``target_entropy_scale``.
-        target_entropy_scale: below 1 the policy stays wider than SAC's -A.
+        target_entropy: alpha is tuned to this entropy; None: -A.
         prior_scale: weight of the random priors (PBRL-Prior: 1); None: no priors.
         prior_init: the priors' last layer starts like a hidden one, or like the critics'
             +-3e-3 (authors' code), which makes priors of next to no effect.
@@ -92,6 +94,7 @@ class PBRLConfig(AlgorithmConfig):
     reward_penalty: float = 1.0
     n_ood: int = 10
     ood_actions: Literal["policy", "uniform"] = "policy"
+    ood_min_std: float = 0.0
     ood_target: Literal["pessimistic", "zero"] = "pessimistic"
     ood_penalty: Literal["absolute", "relative"] = "absolute"
     ood_floor: float | Literal["auto", "none"] = "auto"
@@ -107,7 +110,6 @@ class PBRLConfig(AlgorithmConfig):
     actor_objective: Literal["min", "mean", "max"] = "min"
     initial_log_alpha: float = 0.0
     target_entropy: float | None = None
-    target_entropy_scale: float = 1.0
     prior_scale: float | None = None
     prior_init: Literal["hidden", "critic"] = "hidden"
     target_init: Literal["copy", "separate"] = "copy"
@@ -132,7 +134,14 @@ class PBRLConfig(AlgorithmConfig):
         for rate in ("critic_lr", "actor_lr", "alpha_lr"):
             require(getattr(self, rate) > 0, f"{rate} must be positive, got {getattr(self, rate)}")
         require(self.n_ood >= 0, f"n_ood must not be negative, got {self.n_ood}")
-        for weight in ("beta_in", "beta_ood", "l2", "reward_penalty", "ood_next_weight"):
+        for weight in (
+            "beta_in",
+            "beta_ood",
+            "l2",
+            "reward_penalty",
+            "ood_next_weight",
+            "ood_min_std",
+        ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
             require(getattr(self, weight) > 0, f"{weight} must be positive")
@@ -167,9 +176,9 @@ class PBRL(Algorithm):
             "beta_ood_start": 10.0,
             "beta_ood_middle": 5.0,
             "beta_ood_end": 3.0,
-            # A wide policy, averaged: its OOD draws reach further, and it does not jitter.
-            "target_entropy_scale": 1 / 3,
-            "policy_average": 0.05,
+            "ood_min_std": 0.3,
+            # The trained policy jitters, its average does not.
+            "policy_average": 0.15,
             "tau": 0.01,
             "critic_lr": 5e-4,
             "actor_lr": 2e-4,
@@ -205,8 +214,7 @@ class PBRL(Algorithm):
             self.targets.prior = self.critics.prior
         self.targets.requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
-        usual = -c.target_entropy_scale * a
-        self.target_entropy = usual if c.target_entropy is None else c.target_entropy
+        self.target_entropy = -a if c.target_entropy is None else c.target_entropy
         self.floor: float | None = None
         if c.ood_floor != "none":  # auto: zero until prepare() has seen the rewards
             self.floor = 0.0 if c.ood_floor == "auto" else c.ood_floor
@@ -422,6 +430,8 @@ class PBRL(Algorithm):
         mean, log_std = mean.repeat(self.config.n_ood, 1), log_std.repeat(self.config.n_ood, 1)
         if self.config.ood_actions == "uniform":
             return torch.empty_like(mean).uniform_(-1, 1, generator=self.generator)
+        if self.config.ood_min_std:
+            log_std = log_std.clamp_min(math.log(self.config.ood_min_std))
         return torch.tanh(self.actor.sample(mean, log_std, self.generator))
 
     # ---------------------------------------------------------------- policy and judgement
