@@ -236,7 +236,8 @@ class PlainPBRL:
         self.policy_adam.step()
 
         with torch.no_grad():
-            steps = c.policy_average * self.total  # over which the acting policy is averaged
+            # Over so many steps the acting policy is averaged, at first over all there were.
+            steps = min(c.policy_average * self.total, self.step + 1)
             for i, new in enumerate(self.policy):
                 self.acting[i] = self.acting[i] + (new - self.acting[i]) / steps if steps else new
             for target_net, net in zip(self.targets, self.critics, strict=True):
@@ -282,6 +283,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
     "averaged policy": {"policy_average": 0.1},
+    "policy averaged over two steps": {"policy_average": 0.05},
     "everything of the authors": {
         "ood_next_states": True,
         "std_correction": 1,

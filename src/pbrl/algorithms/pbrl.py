@@ -377,7 +377,8 @@ class PBRL(Algorithm):
 
         self.targets.move_towards(self.critics, c.tau)
         if c.policy_average:
-            rate = 1 / max(1.0, c.policy_average * self.total_steps)
+            # A plain mean at first: the untrained policy does not linger.
+            rate = 1 / max(1.0, min(self.step + 1, c.policy_average * self.total_steps))
             torch._foreach_lerp_(
                 list(self.policy.parameters()), list(self.actor.parameters()), rate
             )
