@@ -1,6 +1,6 @@
 """Score against wall-clock: what PBRL's ``fast`` preset is made of, and what it reaches.
 
-    python results/time_to_score/run.py settings --data DIR --work WORK [--only fast "K=5" ...]
+    python results/time_to_score/run.py settings --data DIR --work WORK [--only "K=5" ...]
     python results/time_to_score/run.py preset --data DIR --work WORK [--only "fast hopper 0" ...]
 
 DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
@@ -96,7 +96,8 @@ def measure(trial: Trial, work: Path) -> dict[str, Any] | None:
     evaluations = [r for r in records if r["kind"] == "eval"]
     rate = float(np.median([r["steps_per_second"] for r in records if r["kind"] == "train"]))
     scores = [r["score_mean"] for r in evaluations]
-    late = scores[-max(2, len(scores) // 4) :]
+    steps = finished.config.steps
+    late = [r["score_mean"] for r in evaluations if r["step"] >= 0.75 * steps]
     row = {
         "run": trial.name,
         "flags": trial.flags,
@@ -104,15 +105,15 @@ def measure(trial: Trial, work: Path) -> dict[str, Any] | None:
         "algorithm": trial.algorithm,
         "preset": trial.preset,
         "seed": trial.seed,
-        "steps": finished.config.steps,
+        "steps": steps,
         "steps_per_second": round(rate, 2),
-        "minutes_of_updates": round(finished.config.steps / rate / 60, 1),
+        "minutes_of_updates": round(steps / rate / 60, 1),
         "episodes": int(evaluations[-1]["episodes"]),
         "last": round(scores[-1], 1),
         "last_std": round(evaluations[-1]["score_std"], 1),
         "mean_of_last_quarter": round(float(np.mean(late)), 1),
         "best_evaluation": round(max(scores), 1),
-        "largest_drop_in_last_quarter": round(max(0.0, float(max(-np.diff(late)))), 1),
+        "largest_drop_in_last_quarter": round(max([0.0, *-np.diff(late)]), 1),
         "curve": [
             (round(r["step"] / rate / 60, 2), round(r["score_mean"], 1)) for r in evaluations
         ],
@@ -178,6 +179,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of runs; none: only write the tables")
     arguments = parser.parse_args()
     trials = SETTINGS if arguments.part == "settings" else PRESET
+    unknown = set(arguments.only or ()) - {trial.name for trial in trials}
+    if unknown:
+        parser.error(f"no such run: {sorted(unknown)}; there are {[t.name for t in trials]}")
     work = arguments.work / f"{arguments.minutes:g}min"
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
