@@ -25,6 +25,7 @@ BAD = (
     ({"critic_lr": 0.0}, "critic_lr"),
     ({"policy_average": 1.5}, "policy_average"),
     ({"ood_min_std": -0.1}, "ood_min_std"),
+    ({"cloning": -0.1}, "cloning"),
     ({"ood_penalty": "relative", "ood_next_states": True}, "ood_next_states"),
 )
 

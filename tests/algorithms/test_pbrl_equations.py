@@ -230,7 +230,10 @@ class PlainPBRL:
             objective = q_pi.max(0).values
         else:
             objective = q_pi.mean(0)
-        actor_loss = (alpha * log_pi - objective).mean()
+        distance = (torch.tanh(mean) - a).square().mean()
+        size = objective.detach().abs().mean()
+        weight = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
+        actor_loss = (alpha * log_pi - objective).mean() + weight * size * distance
         self.policy_adam.zero_grad()
         actor_loss.backward()
         self.policy_adam.step()
@@ -282,6 +285,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
+    "cloning": {"cloning": 0.5, "cloning_end": 0.1},
+    "cloning, at the end only": {"cloning_end": 0.5},
     "averaged policy": {"policy_average": 0.1},
     "policy averaged over two steps": {"policy_average": 0.05},
     "everything of the authors": {
