@@ -47,20 +47,26 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
+EARLIER = (  # the preset before cloning was in it
+    "--ensemble-size 10 --n-ood 2 --beta-ood-start 10 --beta-ood-middle 5 --beta-ood-end 3 "
+    "--cloning 0 --cloning-end 0"
+)
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
-    Trial("Eq. 5's penalty and beta_ood", "--ood-penalty absolute --beta-ood-start 5 "
-          "--beta-ood-middle 1 --beta-ood-end 0.2"),
-    Trial("a third of beta_ood", "--beta-ood-start 3 --beta-ood-middle 1.7 --beta-ood-end 1"),
+    Trial("no cloning, K=10, N_ood=2, beta_ood 10 to 3", EARLIER),
+    Trial("the same, target entropy -1, draws not widened",
+          f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
+    Trial("no cloning", "--cloning 0 --cloning-end 0"),
+    Trial("K=10", "--ensemble-size 10"),
+    Trial("cloning does not fade", "--cloning-end 0.4"),
+    Trial("Eq. 5's penalty", "--ood-penalty absolute"),
+    Trial("beta_in=0.3", "--beta-in 0.3"),
+    Trial("N_ood=2", "--n-ood 2"),
     Trial("no LayerNorm", "--no-layer-norm"),
     Trial("rlkit's start", "--critic-init rlkit"),
     Trial("raw observations", "--normalize-observations False"),
-    Trial("K=5", "--ensemble-size 5"),
-    Trial("N_ood=1", "--n-ood 1"),
-    Trial("N_ood=5", "--n-ood 5"),
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
-    Trial("actor_lr=1e-4", "--actor-lr 1e-4"),
     Trial("tau=0.02", "--tau 0.02"),
 ]  # fmt: skip
 PRESET = [

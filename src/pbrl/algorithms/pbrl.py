@@ -188,9 +188,11 @@ class PBRL(Algorithm):
             "beta_ood_middle": 2.0,
             "beta_ood_end": 1.0,
             "ood_min_std": 0.3,
+            # What the relative penalty leaves alone is U of states: the targets bear it.
+            "beta_in": 0.3,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
             "cloning": 0.4,
-            "cloning_end": 0.1,
+            "cloning_end": 0.2,
             # The trained policy jitters, its average does not.
             "policy_average": 0.15,
             "tau": 0.01,
