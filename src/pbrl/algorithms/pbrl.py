@@ -182,14 +182,9 @@ class PBRL(Algorithm):
             "normalize_observations": True,
             "critic_init": "fan-in",
             "layer_norm": True,
-            # Pessimism about actions, not about states; then it can be strong.
+            # Pessimism about actions, not about states.
             "ood_penalty": "relative",
-            "beta_ood_start": 5.0,
-            "beta_ood_middle": 2.0,
-            "beta_ood_end": 1.0,
             "ood_min_std": 0.3,
-            # What the relative penalty leaves alone is U of states: the targets bear it.
-            "beta_in": 0.3,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
             "cloning": 0.4,
             "cloning_end": 0.2,
