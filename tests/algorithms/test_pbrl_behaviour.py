@@ -48,6 +48,12 @@ class TestPBRLWithARelativePenalty(AlgorithmTester):
     )
 
 
+class TestPBRLWithCloning(AlgorithmTester):
+    case = AlgorithmCase(
+        PBRL, {**SMALL, "cloning": 0.1, "cloning_end": 0.02}, max_regret=0.08, bad_settings=BAD
+    )
+
+
 def test_critics_start_as_asked() -> None:
     # 4 inputs, 100 units: rlkit takes 1/sqrt(outputs), fan-in 1/sqrt(inputs).
     largest = {
