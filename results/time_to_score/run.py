@@ -57,6 +57,8 @@ SETTINGS = [
     Trial("no cloning, K=10, N_ood=2, beta_ood 10 to 3", EARLIER),
     Trial("the same, target entropy -1, draws not widened",
           f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
+    Trial("beta_ood 5, 2, 1, cloning to 0.1",
+          "--beta-ood-middle 2 --beta-ood-end 1 --cloning-end 0.1"),
     Trial("no cloning", "--cloning 0 --cloning-end 0"),
     Trial("K=10", "--ensemble-size 10"),
     Trial("cloning does not fade", "--cloning-end 0.4"),
@@ -119,7 +121,7 @@ def measure(trial: Trial, work: Path) -> dict[str, Any] | None:
         "last_std": round(evaluations[-1]["score_std"], 1),
         "mean_of_last_quarter": round(float(np.mean(late)), 1),
         "best_evaluation": round(max(scores), 1),
-        "largest_drop_in_last_quarter": round(max([0.0, *-np.diff(late)]), 1),
+        "largest_drop_in_last_quarter": round(float(max([0.0, *-np.diff(late)])), 1),
         "curve": [
             (round(r["step"] / rate / 60, 2), round(r["score_mean"], 1)) for r in evaluations
         ],
