@@ -7,7 +7,8 @@ DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings
 at a time from the preset, ``preset`` repeats it with other seeds and data, beside TD3+BC and CQL;
 each run has ``--minutes`` (30) on one core. A run measures its speed first and fixes its steps, so
 that schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
-Writes settings.{json,md,png} or preset.{json,md,png} from all runs that are finished.
+Writes settings.{json,md,png} or preset.{json,md,png} (and docs/images/hour.png) from all runs that
+are finished.
 """
 
 from __future__ import annotations
@@ -150,6 +151,25 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def others(task: str) -> list[tuple[str, list[float], list[float]]]:
+    """Earlier runs of other lengths, from ../hopper and ../systems: label, minutes, scores."""
+    stored = []
+    if task == "hopper":
+        run = json.loads((HERE.parent / "hopper/hopper60k.json").read_text())
+        stored.append(("paper's settings, N_ood=2, of 130 minutes", run))
+    for run in json.loads((HERE.parent / "systems/systems.json").read_text()):
+        if run["data"] == f"{task}-medium-regen" and run["system"] in ("td3bc", "cql"):
+            stored.append((f"{run['system']}, {run['steps']:,} steps", run))
+    return [
+        (
+            label,
+            [point[0] / run["steps_per_second"] / 60 for point in run["curve"]],
+            [point[1] for point in run["curve"]],
+        )
+        for label, run in stored
+    ]
+
+
 def write(part: str, rows: list[dict[str, Any]]) -> None:
     """JSON, a table and curves against minutes of updates."""
     (HERE / f"{part}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -169,12 +189,17 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
             if r["task"] == task:
                 minutes, scores = zip(*r["curve"], strict=True)
                 axes.plot(minutes, scores, label=r["run"])
+        for label, *curve in others(task) if part == "preset" else ():
+            axes.plot(*curve, linestyle="-.", linewidth=1, label=label)
+        axes.set_xlim(0, 60 if part == "preset" else None)
         axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
         axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")
         axes.set(xlabel="minutes of updates on one core", title=f"{task}-medium-regen")
         axes.legend(fontsize=7)
     figure.axes[0].set_ylabel("normalised score (20 episodes)")
     figure.savefig(HERE / f"{part}.png", dpi=100)
+    if part == "preset":
+        figure.savefig(HERE.parents[1] / "docs/images/hour.png", dpi=100)
 
 
 def main() -> None:

@@ -232,8 +232,8 @@ class PlainPBRL:
             objective = q_pi.mean(0)
         distance = (torch.tanh(mean) - a).square().mean()
         size = objective.detach().abs().mean()
-        weight = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
-        actor_loss = (alpha * log_pi - objective).mean() + weight * size * distance
+        cloning = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
+        actor_loss = (alpha * log_pi - objective).mean() + cloning * size * distance
         self.policy_adam.zero_grad()
         actor_loss.backward()
         self.policy_adam.step()
