@@ -56,6 +56,19 @@ def test_starts_from_the_run_and_relaxes_its_pessimism(offline: pbrl.Run, tmp_pa
     assert saved["online/rows"].shape == (60, 4 + 1 + 1 + 4 + 1)
 
 
+def test_goes_on_from_the_averaged_policy_and_the_last_cloning_weight(tmp_path: Path) -> None:
+    settings = {**SMALL, "steps": 30, "eval": False, "quiet": True, "env_id": ENV}
+    settings |= {"policy_average": 0.9, "cloning": 0.4, "cloning_end": 0.2, "actor_lr": 1e-3}
+    log = write_log(tmp_path / "pendulum.npz")
+    parent = pbrl.train(log, run_dir=tmp_path / "run", **settings)
+    run = finetune(parent.path, steps=1, run_dir=tmp_path / "tuned", relax=0.1, **TUNE)
+    assert run.config.settings.cloning == pytest.approx(0.2)  # type: ignore[attr-defined]
+    assert run.config.settings.cloning_end == pytest.approx(0.02)  # type: ignore[attr-defined]
+    before, after = (r.agent().algorithm.networks()["policy"].state_dict() for r in (parent, run))
+    moved = max(float((after[name] - before[name]).abs().max()) for name in before)
+    assert moved < 3e-3  # a step of Adam; the trained policy is several steps away from its average
+
+
 def test_a_killed_fine_tuning_ends_with_the_same_bytes(
     offline: pbrl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,9 +171,9 @@ class PBRL(Algorithm):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
         "adroit": {"beta_in": 1e-4, "beta_ood_schedule": "constant", "beta_ood": 0.01},
-        # Earned by measurement: docs/hour.md, results/time_to_score.
+        # What it reaches, and how it was found: docs/hour.md, results/time_to_score.
         "fast": {
-            # A third of the time of ten critics and two draws.
+            # About half the time of ten critics and two draws.
             "ensemble_size": 5,
             "n_ood": 1,
             "hidden": (256, 256),
@@ -298,6 +298,11 @@ class PBRL(Algorithm):
         """U = Std over the ensemble (Eq. 3), ``[K, n] -> [n]``."""
         return q.std(0, correction=self.config.std_correction)
 
+    def cloning_weight(self) -> float:
+        """The weight of cloning at this step."""
+        c, progress = self.config, min(1.0, self.step / self.total_steps)
+        return c.cloning + (c.cloning_end - c.cloning) * progress
+
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         c = self.config
         s, a, r, s2, terminal = batch  # [B, S] [B, A] [B] [B, S] [B]
@@ -383,10 +388,9 @@ class PBRL(Algorithm):
             q_pi = self.critics.extreme(s, a_pi, largest=c.actor_objective == "max")
         actor_loss = (alpha * log_pi - q_pi).mean()
         if c.cloning or c.cloning_end:  # ours: the policy stays near the data while Q is young
-            progress = min(1.0, self.step / self.total_steps)
-            weight = c.cloning + (c.cloning_end - c.cloning) * progress
             distance = functional.mse_loss(torch.tanh(mean), a)
-            actor_loss = actor_loss + weight * q_pi.detach().abs().mean() * distance
+            weight = self.cloning_weight() * q_pi.detach().abs().mean()
+            actor_loss = actor_loss + weight * distance
             metrics["cloning_loss"] = distance.detach()
         self.actor_optimizer.zero_grad()
         actor_loss.backward()

@@ -177,6 +177,7 @@ def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, st
     )
     algorithm.load_state_dict(checkpoint.state)
     last = float(algorithm.schedule(algorithm.step))
+    cloning = algorithm.cloning_weight()
     relaxed = dataclasses.replace(
         settings,
         beta_ood_schedule="decay",
@@ -184,13 +185,18 @@ def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, st
         beta_ood_middle=last,
         beta_ood_end=last * relax,
         beta_ood_linear=0.0,
+        cloning=cloning,
+        cloning_end=cloning * relax,
     )
-    return relaxed, f"Pessimism: beta_ood falls from {last:.3g} to {last * relax:.3g}."
+    note = f"Pessimism: beta_ood falls from {last:.3g} to {last * relax:.3g}"
+    if cloning:
+        note += f", cloning from {cloning:.3g} to {cloning * relax:.3g}"
+    return relaxed, f"{note}."
 
 
 def _inherit(session: Session, checkpoint: Checkpoint) -> None:
     """Weights and optimisers of the parent; step, schedule and random numbers start anew."""
-    algorithm = session.algorithm
+    algorithm: Any = session.algorithm
     fresh = algorithm.generator.get_state()
     schedule = algorithm.extra_state()
     try:
@@ -200,6 +206,8 @@ def _inherit(session: Session, checkpoint: Checkpoint) -> None:
     algorithm.generator.set_state(fresh)
     if hasattr(algorithm.config, "beta_ood_schedule"):
         algorithm.load_extra_state(schedule)
+        # Go on from the policy that acts: a fresh average would begin at the trained one.
+        algorithm.actor.load_state_dict(algorithm.policy.state_dict())
     algorithm.step = 0
 
 
