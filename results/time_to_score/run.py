@@ -48,29 +48,36 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-EARLIER = (  # the preset before cloning was in it
-    "--ensemble-size 10 --n-ood 2 --beta-ood-start 10 --beta-ood-middle 5 --beta-ood-end 3 "
-    "--cloning 0 --cloning-end 0"
+# What the preset was before, latest first.
+WIDE = "--ood-min-std 0.3 --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"
+QUICK = "--ood-min-std 0.3 --critic-lr 5e-4 --cloning-end 0.2"
+RELATIVE = f"{QUICK} --ood-penalty relative"
+EARLIER = (
+    f"{RELATIVE} --ensemble-size 10 --n-ood 2 --beta-ood-start 10 --beta-ood-middle 5 "
+    "--beta-ood-end 3 --cloning 0 --cloning-end 0"
 )
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
-    Trial("no cloning, K=10, N_ood=2, beta_ood 10 to 3", EARLIER),
+    Trial("wide draws, critic_lr=2e-4, cloning 0.2", WIDE),
+    Trial("wide draws, critic_lr=5e-4, cloning 0.4 to 0.2", QUICK),
+    Trial("the same, relative penalty", RELATIVE),
+    Trial("the same, relative penalty, beta_ood 5, 2, 1, cloning 0.4 to 0.1",
+          f"{RELATIVE} --beta-ood-middle 2 --beta-ood-end 1 --cloning-end 0.1"),
+    Trial("wide draws, critic_lr=5e-4, relative penalty, no cloning, K=10, N_ood=2, "
+          "beta_ood 10, 5, 3", EARLIER),
     Trial("the same, target entropy -1, draws not widened",
           f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
-    Trial("beta_ood 5, 2, 1, cloning to 0.1",
-          "--beta-ood-middle 2 --beta-ood-end 1 --cloning-end 0.1"),
     Trial("no cloning", "--cloning 0 --cloning-end 0"),
+    Trial("cloning 0.2", "--cloning 0.2 --cloning-end 0.2"),
+    Trial("wide draws", "--ood-min-std 0.3"),
     Trial("K=10", "--ensemble-size 10"),
-    Trial("cloning does not fade", "--cloning-end 0.4"),
-    Trial("Eq. 5's penalty", "--ood-penalty absolute"),
-    Trial("beta_in=0.3", "--beta-in 0.3"),
     Trial("N_ood=2", "--n-ood 2"),
     Trial("no LayerNorm", "--no-layer-norm"),
     Trial("rlkit's start", "--critic-init rlkit"),
     Trial("raw observations", "--normalize-observations False"),
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
-    Trial("tau=0.02", "--tau 0.02"),
+    Trial("tau=0.005", "--tau 0.005"),
 ]  # fmt: skip
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),

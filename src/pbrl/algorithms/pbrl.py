@@ -182,16 +182,12 @@ class PBRL(Algorithm):
             "normalize_observations": True,
             "critic_init": "fan-in",
             "layer_norm": True,
-            # Pessimism about actions, not about states.
-            "ood_penalty": "relative",
-            "ood_min_std": 0.3,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
             "cloning": 0.4,
-            "cloning_end": 0.2,
+            "cloning_end": 0.4,
             # The trained policy jitters, its average does not.
             "policy_average": 0.15,
             "tau": 0.01,
-            "critic_lr": 5e-4,
             "actor_lr": 2e-4,
             "alpha_lr": 1e-3,
         },
