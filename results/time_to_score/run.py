@@ -48,7 +48,7 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-# What the preset was before, latest first.
+# What the preset was before, and one candidate (WIDE).
 WIDE = "--ood-min-std 0.3 --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"
 QUICK = "--ood-min-std 0.3 --critic-lr 5e-4 --cloning-end 0.2"
 RELATIVE = f"{QUICK} --ood-penalty relative"

@@ -118,7 +118,8 @@ class AlgorithmTester:
         data, generator = self.data(), torch.Generator().manual_seed(batch_seed)
         metrics: dict[str, Tensor] = {}
         for _ in range(updates):
-            metrics = algorithm.update(data.sample(algorithm.config.batch_size, generator))
+            batch = data.sample(algorithm.config.batch_size, generator, algorithm.return_rows())
+            metrics = algorithm.update(batch)
         return metrics
 
     @staticmethod

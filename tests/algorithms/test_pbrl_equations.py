@@ -71,7 +71,10 @@ class PlainPBRL:
         ]
         self.acting = [t.detach().clone().double() for t in policy_layers(fast.policy)]
         self.log_alpha = fast.log_alpha.detach().clone().double().requires_grad_()
-        self.critic_adams = [torch.optim.Adam(q, lr=self.c.critic_lr) for q in self.critics]
+        assert self.c.value_scale != "auto"
+        head_lr = self.c.critic_lr * self.c.value_scale
+        self.critic_adams = [torch.optim.Adam(q[:-2], lr=self.c.critic_lr) for q in self.critics]
+        self.critic_adams += [torch.optim.Adam(q[-2:], lr=head_lr) for q in self.critics]
         self.policy_adam = torch.optim.Adam(self.policy, lr=self.c.actor_lr)
         self.alpha_adam = torch.optim.Adam([self.log_alpha], lr=self.c.alpha_lr)
         self.step = 0
@@ -287,6 +290,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "target entropy": {"target_entropy": -5.0},
     "cloning": {"cloning": 0.5, "cloning_end": 0.1},
     "cloning, at the end only": {"cloning_end": 0.5},
+    "values in units of 5": {"value_scale": 5.0},
     "averaged policy": {"policy_average": 0.1},
     "policy averaged over two steps": {"policy_average": 0.05},
     "everything of the authors": {

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
 from pbrl.algorithms.schedules import Adaptive, Constant, LinearThenExponential, Schedule
-from pbrl.data.training_data import Batch, TrainingData
+from pbrl.data.training_data import Batch, ReturnRows, TrainingData
 from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
@@ -82,6 +82,13 @@ class PBRLConfig(AlgorithmConfig):
             its mean action and the logged one, in units of the mean size of Q as in TD3+BC (not in
             the paper); it moves linearly to
         cloning_end: its weight at the last step.
+        return_steps: at first, for this many steps, the critics fit what the log itself earned from
+            each row on, rather than bootstrap (not in the paper); afterwards
+        return_share: this share of a batch's rows go on to do so.
+        value_scale: the critics' last layer starts and learns in units of this value, auto: a tenth
+            of the typical size of the log's discounted returns (not in the paper). Adam moves each
+            weight by about its rate a step, whatever the size of Q: values of hundreds are
+            thousands of steps away.
         policy_average: the policy that acts is an exponential average of the trained one's weights
             over this share of the run (not in the paper); 0: the trained policy itself acts.
     """
@@ -126,6 +133,9 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
+    return_steps: int = 0
+    return_share: float = 0.0
+    value_scale: float | Literal["auto"] = 1.0
     policy_average: float = 0.0
 
     def __post_init__(self) -> None:
@@ -150,11 +160,16 @@ class PBRLConfig(AlgorithmConfig):
             "ood_min_std",
             "cloning",
             "cloning_end",
+            "return_steps",
         ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
             require(getattr(self, weight) > 0, f"{weight} must be positive")
-        for share in ("beta_ood_linear", "policy_average"):
+        require(
+            self.value_scale == "auto" or self.value_scale > 0,
+            f"value_scale must be positive or auto, got {self.value_scale}",
+        )
+        for share in ("beta_ood_linear", "policy_average", "return_share"):
             require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
         require(
             self.ood_penalty == "absolute" or not self.ood_next_states,
@@ -220,6 +235,9 @@ class PBRL(Algorithm):
             self.targets = self._make_critics()
             self.targets.prior = self.critics.prior
         self.targets.requires_grad_(False)
+        self.value_scale = 1.0
+        if c.value_scale != "auto":  # auto: when prepare() has seen the rewards
+            self._scale_values(c.value_scale)
         self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
         self.target_entropy = -a if c.target_entropy is None else c.target_entropy
         self.floor: float | None = None
@@ -266,13 +284,31 @@ class PBRL(Algorithm):
 
     def _build_optimizers(self) -> None:
         c = self.config
-        self.critic_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
+        head = [self.critics.main.head_weight, self.critics.main.head_bias]
+        hidden = [*self.critics.main.weights, *self.critics.main.biases]
+        self.critic_optimizer = adam(
+            [{"params": head, "lr": c.critic_lr * self.value_scale}, {"params": hidden}],
+            c.critic_lr,
+        )
         self.actor_optimizer = adam(self.actor.parameters(), c.actor_lr)
         self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
 
+    def _scale_values(self, scale: float) -> None:
+        """Let the untrained critics' last layer start in units of ``scale``."""
+        with torch.no_grad():
+            for critics in (self.critics, self.targets):
+                critics.main.head_weight.mul_(scale / self.value_scale)
+                critics.main.head_bias.mul_(scale / self.value_scale)
+        self.value_scale = scale
+
     def prepare(self, data: TrainingData) -> list[str]:
-        """Choose the floor of the OOD target from the data's rewards (A4)."""
+        """Take the scale of values and the floor of the OOD target (A4) from the data's rewards."""
         notes = super().prepare(data)
+        if self.config.value_scale == "auto":
+            typical = float(data.discounted_returns(self.config.gamma).square().mean().sqrt())
+            if typical > 0:
+                self._scale_values(typical / 10)
+                self._build_optimizers()
         if self.config.ood_floor != "auto" or self.config.n_ood == 0:
             return notes
         rewards = data.reward_statistics()
@@ -293,6 +329,12 @@ class PBRL(Algorithm):
     def std(self, q: Tensor) -> Tensor:
         """U = Std over the ensemble (Eq. 3), ``[K, n] -> [n]``."""
         return q.std(0, correction=self.config.std_correction)
+
+    def return_rows(self) -> ReturnRows | None:
+        """At first all rows of a batch, then some, stand for what the log itself earned."""
+        c = self.config
+        share = 1.0 if self.step < c.return_steps else c.return_share
+        return ReturnRows(share, c.gamma) if share else None
 
     def cloning_weight(self) -> float:
         """The weight of cloning at this step."""
