@@ -8,7 +8,7 @@ at a time from the preset (and has what the preset was before); ``preset`` repea
 seeds and data, beside TD3+BC and CQL; each run has ``--minutes`` (30) on one core. A run measures
 its speed first and fixes its steps, so that schedules span the run. Runs are kept in WORK: started
 again, the script goes on where it was. Writes settings.{json,md,png} or preset.{json,md,png} (and
-docs/images/hour.png) from all runs that are finished.
+docs/images/hour.png) from all runs that are finished, and from what the JSON has of others.
 """
 
 from __future__ import annotations
@@ -48,9 +48,15 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-# What the preset was before, and one candidate (WIDE).
-WIDE = "--ood-min-std 0.3 --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"
-QUICK = "--ood-min-std 0.3 --critic-lr 5e-4 --cloning-end 0.2"
+# The preset before returns and value_scale were in it, and what it was before that. Their cloning
+# went from start to end linearly.
+BEFORE = (
+    "--value-scale 1 --return-steps 0 --lr-end 1 --initial-log-alpha 0 --beta-ood-linear 0.05 "
+    "--policy-average 0.15 --tau 0.01 --critic-lr 3e-4 --actor-lr 2e-4 --cloning 0.4 "
+    "--cloning-end 0.4"
+)
+WIDE = f"{BEFORE} --ood-min-std 0.3"
+QUICK = f"{WIDE} --critic-lr 5e-4 --cloning-end 0.2"
 RELATIVE = f"{QUICK} --ood-penalty relative"
 EARLIER = (
     f"{RELATIVE} --ensemble-size 10 --n-ood 2 --beta-ood-start 10 --beta-ood-middle 5 "
@@ -59,29 +65,31 @@ EARLIER = (
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
-    Trial("wide draws, critic_lr=2e-4, cloning 0.2", WIDE),
-    Trial("wide draws, critic_lr=5e-4, cloning 0.4 to 0.2", QUICK),
+    Trial("before: cloning 0.4", BEFORE),
+    Trial("before, wide draws, critic_lr=2e-4, cloning 0.2",
+          f"{WIDE} --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"),
+    Trial("before, wide draws, critic_lr=5e-4, cloning 0.4 to 0.2", QUICK),
     Trial("the same, relative penalty", RELATIVE),
     Trial("the same, relative penalty, beta_ood 5, 2, 1, cloning 0.4 to 0.1",
           f"{RELATIVE} --beta-ood-middle 2 --beta-ood-end 1 --cloning-end 0.1"),
-    Trial("wide draws, critic_lr=5e-4, relative penalty, no cloning, K=10, N_ood=2, "
+    Trial("before, wide draws, critic_lr=5e-4, relative penalty, no cloning, K=10, N_ood=2, "
           "beta_ood 10, 5, 3", EARLIER),
     Trial("the same, target entropy -1, draws not widened",
           f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
-    Trial("no cloning", "--cloning 0 --cloning-end 0"),
-    Trial("cloning 0.2", "--cloning 0.2 --cloning-end 0.2"),
-    Trial("wide draws", "--ood-min-std 0.3"),
+    Trial("no returns", "--return-steps 0"),
+    Trial("a fifth of returns to the end", "--return-share 0.2"),
+    Trial("value_scale=1", "--value-scale 1"),
+    Trial("cloning to 0.1", "--cloning-end 0.1"),
+    Trial("no OOD draws", "--n-ood 0"),
     Trial("K=10", "--ensemble-size 10"),
     Trial("N_ood=2", "--n-ood 2"),
     Trial("no LayerNorm", "--no-layer-norm"),
-    Trial("rlkit's start", "--critic-init rlkit"),
-    Trial("raw observations", "--normalize-observations False"),
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
-    Trial("tau=0.005", "--tau 0.005"),
 ]  # fmt: skip
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(Trial(f"fast before {task} 0", BEFORE, task=task) for task in DATA_SCORE),
     *(
         Trial(f"{name} {task} 0", task=task, algorithm=name, preset="paper", eval_every=every)
         for name, every in (("td3bc", 10_000), ("cql", 1000))
@@ -229,7 +237,9 @@ def main() -> None:
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
             run(trial, arguments.data, work, arguments.minutes)
-    write(arguments.part, [row for trial in trials if (row := measure(trial, work))])
+    kept = {row["run"]: row for row in json.loads((HERE / f"{arguments.part}.json").read_text())}
+    rows = [measure(trial, work) or kept.get(trial.name) for trial in trials]
+    write(arguments.part, [row for row in rows if row])
 
 
 if __name__ == "__main__":

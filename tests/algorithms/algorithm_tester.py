@@ -118,8 +118,7 @@ class AlgorithmTester:
         data, generator = self.data(), torch.Generator().manual_seed(batch_seed)
         metrics: dict[str, Tensor] = {}
         for _ in range(updates):
-            batch = data.sample(algorithm.config.batch_size, generator, algorithm.return_rows())
-            metrics = algorithm.update(batch)
+            metrics = algorithm.update(data.sample(algorithm.config.batch_size, generator))
         return metrics
 
     @staticmethod

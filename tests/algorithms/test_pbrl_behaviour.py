@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,9 +32,8 @@ BAD = (
     ({"policy_average": 1.5}, "policy_average"),
     ({"ood_min_std": -0.1}, "ood_min_std"),
     ({"cloning": -0.1}, "cloning"),
-    ({"return_steps": -1}, "return_steps"),
-    ({"return_share": 1.1}, "return_share"),
     ({"value_scale": 0.0}, "value_scale"),
+    ({"lr_end": -0.5}, "lr_end"),
     ({"ood_penalty": "relative", "ood_next_states": True}, "ood_next_states"),
 )
 
@@ -63,48 +62,40 @@ class TestPBRLWithCloning(AlgorithmTester):
     )
 
 
-class TestPBRLWithReturns(AlgorithmTester):
+class TestPBRLInTheLogsUnits(AlgorithmTester):
     case = AlgorithmCase(
-        PBRL,
-        # A tenth of the returns is a small unit here: quicker critics.
-        {**SMALL, "critic_lr": 2e-2, "return_steps": 4, "return_share": 0.2, "value_scale": "auto"},
-        max_regret=0.08,
-        bad_settings=BAD,
+        PBRL, {**SMALL, "value_scale": "auto", "lr_end": 0.1}, max_regret=0.08, bad_settings=BAD
     )
 
 
-def chain(rows: int = 400) -> TransitionDataset:
-    """Episodes of ten steps with reward 1000 each, then the end; the first observation counts."""
+def bandit(reward: float, rows: int = 400) -> TrainingData:
+    """One-step episodes whose reward depends on the first observation."""
     rng = np.random.default_rng(0)
-    step = np.arange(rows) % 10
-    s = np.stack([step / 5 - 1, rng.normal(size=rows)], 1).astype(np.float32)
+    s = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
     a = rng.uniform(-1, 1, (rows, 1)).astype(np.float32)
-    ends = step == 9
-    return TransitionDataset(
-        s, a, np.full(rows, 1000, np.float32), np.roll(s, -1, 0), ends, ends, DatasetInfo("chain")
-    )
+    ends = np.ones(rows, bool)
+    info = DatasetInfo("bandit")
+    return TrainingData(TransitionDataset(s, a, reward * (2 + s[:, 0]), s, ends, ends, info))
 
 
-def error_after(steps: int, **settings: Any) -> float:
-    """Mean error of Q, over that of a Q of zero, after ``steps`` updates on the chain."""
-    data, generator = TrainingData(chain()), torch.Generator().manual_seed(0)
-    config = PBRLConfig(**{**SMALL, "n_ood": 0, "gamma": 0.9, **settings})
-    algorithm = PBRL(config, total_steps=steps)
+def error_after_150_steps(reward: float, value_scale: float | Literal["auto"]) -> float:
+    """Mean error of Q in units of ``reward``."""
+    data, generator = bandit(reward), torch.Generator().manual_seed(0)
+    settings: dict[str, Any] = {**SMALL, "n_ood": 0, "gamma": 0.9, "value_scale": value_scale}
+    algorithm = PBRL(PBRLConfig(**settings), total_steps=150)
     algorithm.prepare(data)
-    for _ in range(steps):
-        algorithm.update(data.sample(128, generator, algorithm.return_rows()))
-    left = 10 - np.arange(400) % 10
-    truth = torch.from_numpy(1000 * (1 - 0.9**left) / 0.1)  # all actions are worth the same
-    everything = data.gather(torch.arange(400))
-    q = algorithm.q_values(everything.observations, everything.actions)
-    return float((q - truth).abs().mean() / truth.mean())
+    for _ in range(150):
+        algorithm.update(data.sample(128, generator))
+    rows = data.gather(torch.arange(400))
+    q = algorithm.q_values(rows.observations, rows.actions)
+    return float((q - rows.rewards).abs().mean()) / reward
 
 
-def test_values_in_the_logs_units_are_learnt_within_few_steps() -> None:
-    assert error_after(150, return_steps=150) > 0.5  # the last layer is still on its way
-    assert error_after(150, return_steps=150, value_scale="auto") < 0.1
-    assert error_after(150, value_scale="auto") > 0.2  # bootstrapping takes its time
-    assert error_after(150, return_share=1.0, value_scale="auto") < 0.1
+def test_values_of_any_size_are_learnt_within_few_steps() -> None:
+    assert error_after_150_steps(1e4, 1.0) > 1  # the last layer is still on its way
+    errors = [error_after_150_steps(reward, "auto") for reward in (1e-3, 1.0, 1e4)]
+    assert max(errors) < 0.1
+    assert max(errors) < 1.1 * min(errors)  # the same training in other units
 
 
 def test_value_scale_is_the_unit_of_the_untrained_critics() -> None:
@@ -113,15 +104,8 @@ def test_value_scale_is_the_unit_of_the_untrained_critics() -> None:
     assert torch.allclose(q[8.0], 8 * q[1.0])
 
 
-def test_return_rows_follow_the_run() -> None:
-    algorithm = PBRL(PBRLConfig(return_steps=2, return_share=0.25), 3, 1)
-    shares = []
-    for algorithm.step in range(4):
-        rows = algorithm.return_rows()
-        assert rows is not None
-        shares.append(rows.share)
-    assert shares == [1.0, 1.0, 0.25, 0.25]
-    assert PBRL(PBRLConfig(), 3, 1).return_rows() is None
+def test_a_log_without_rewards_has_no_unit() -> None:
+    assert PBRL(PBRLConfig(value_scale="auto")).prepare(bandit(0.0))  # notes, and no error
 
 
 def test_critics_start_as_asked() -> None:

@@ -76,6 +76,9 @@ class PlainPBRL:
         self.critic_adams = [torch.optim.Adam(q[:-2], lr=self.c.critic_lr) for q in self.critics]
         self.critic_adams += [torch.optim.Adam(q[-2:], lr=head_lr) for q in self.critics]
         self.policy_adam = torch.optim.Adam(self.policy, lr=self.c.actor_lr)
+        self.full_rates = [
+            (adam, adam.param_groups[0]["lr"]) for adam in [*self.critic_adams, self.policy_adam]
+        ]
         self.alpha_adam = torch.optim.Adam([self.log_alpha], lr=self.c.alpha_lr)
         self.step = 0
         self.u_vectors = {
@@ -151,6 +154,9 @@ class PlainPBRL:
 
     def update(self, batch: Batch) -> None:
         c = self.c
+        for adam, rate in self.full_rates:
+            done = self.step / self.total
+            adam.param_groups[0]["lr"] = (1 - done) * rate + done * c.lr_end * rate
         s, a, r, s2, d = batch
         mean, log_std = self.pi(s)
         pre = self.draw(mean, log_std)
@@ -291,6 +297,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cloning": {"cloning": 0.5, "cloning_end": 0.1},
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
+    "falling rates": {"lr_end": 0.1},
+    "falling rates, values in units of 5": {"lr_end": 0.0, "value_scale": 5.0},
     "averaged policy": {"policy_average": 0.1},
     "policy averaged over two steps": {"policy_average": 0.05},
     "everything of the authors": {

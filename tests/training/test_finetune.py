@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import pbrl
 from pbrl.algorithms.agent import Agent
 from pbrl.cli.main import main
-from pbrl.data.training_data import Batch, ReturnRows
+from pbrl.data.training_data import Batch
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
 from pbrl.training.finetune import OnlineReplay, finetune
@@ -107,9 +107,7 @@ def test_a_killed_fine_tuning_ends_with_the_same_bytes(
 class Log:
     """Rows that can be told from online ones: rewards are -1000."""
 
-    def sample(
-        self, size: int, generator: torch.Generator, returns: ReturnRows | None = None
-    ) -> Batch:
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
         ones = torch.ones(size)
         return Batch(torch.zeros(size, 4), ones[:, None], -1000 * ones, torch.zeros(size, 4), ones)
 

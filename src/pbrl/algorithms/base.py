@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbrl.data.training_data import Batch, ReturnRows, TrainingData
+from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 
 
@@ -167,10 +167,6 @@ class Algorithm:
         """Look at the data before training (and again on resume); sentences for the user."""
         self.build(data.dataset.observation_dim, data.dataset.action_dim)
         return []
-
-    def return_rows(self) -> ReturnRows | None:
-        """Which rows of the next batch shall stand for whole futures; None: none."""
-        return None
 
     @torch.no_grad()
     def diagnostics(self, batch: Batch) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
 from pbrl.algorithms.schedules import Adaptive, Constant, LinearThenExponential, Schedule
-from pbrl.data.training_data import Batch, ReturnRows, TrainingData
+from pbrl.data.training_data import Batch, TrainingData
 from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
@@ -82,13 +82,12 @@ class PBRLConfig(AlgorithmConfig):
             its mean action and the logged one, in units of the mean size of Q as in TD3+BC (not in
             the paper); it moves linearly to
         cloning_end: its weight at the last step.
-        return_steps: at first, for this many steps, the critics fit what the log itself earned from
-            each row on, rather than bootstrap (not in the paper); afterwards
-        return_share: this share of a batch's rows go on to do so.
         value_scale: the critics' last layer starts and learns in units of this value, auto: a tenth
-            of the typical size of the log's discounted returns (not in the paper). Adam moves each
+            of the mean size of a reward over 1 - gamma (not in the paper). Adam moves each
             weight by about its rate a step, whatever the size of Q: values of hundreds are
             thousands of steps away.
+        lr_end: the rates of critics and policy fall linearly to this share of themselves at the
+            last step (not in the paper).
         policy_average: the policy that acts is an exponential average of the trained one's weights
             over this share of the run (not in the paper); 0: the trained policy itself acts.
     """
@@ -133,9 +132,8 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
-    return_steps: int = 0
-    return_share: float = 0.0
     value_scale: float | Literal["auto"] = 1.0
+    lr_end: float = 1.0
     policy_average: float = 0.0
 
     def __post_init__(self) -> None:
@@ -160,7 +158,6 @@ class PBRLConfig(AlgorithmConfig):
             "ood_min_std",
             "cloning",
             "cloning_end",
-            "return_steps",
         ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
@@ -169,7 +166,7 @@ class PBRLConfig(AlgorithmConfig):
             self.value_scale == "auto" or self.value_scale > 0,
             f"value_scale must be positive or auto, got {self.value_scale}",
         )
-        for share in ("beta_ood_linear", "policy_average", "return_share"):
+        for share in ("beta_ood_linear", "policy_average", "lr_end"):
             require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
         require(
             self.ood_penalty == "absolute" or not self.ood_next_states,
@@ -197,14 +194,22 @@ class PBRL(Algorithm):
             "normalize_observations": True,
             "critic_init": "fan-in",
             "layer_norm": True,
-            # Critics of a few thousand steps cannot hold the policy at the data alone.
-            "cloning": 0.4,
-            "cloning_end": 0.4,
-            # The trained policy jitters, its average does not.
-            "policy_average": 0.15,
-            "tau": 0.01,
-            "actor_lr": 2e-4,
+            # Q of hundreds is a matter of hundreds of steps, not of thousands, and so is its way
+            # back along an episode.
+            "value_scale": "auto",
+            "tau": 0.02,
+            "critic_lr": 1e-3,
+            "actor_lr": 1e-3,
             "alpha_lr": 1e-3,
+            "initial_log_alpha": -3.0,
+            # A start at zero is pessimism enough; more would keep Q there.
+            "beta_ood_start": 1.0,
+            # Critics of a few thousand steps cannot hold the policy at the data alone.
+            "cloning": 0.06,
+            "cloning_end": 0.02,
+            # The trained policy jitters; falling rates and an average steady it.
+            "lr_end": 0.1,
+            "policy_average": 0.1,
         },
         "demo": {
             "n_ood": 2,
@@ -305,7 +310,7 @@ class PBRL(Algorithm):
         """Take the scale of values and the floor of the OOD target (A4) from the data's rewards."""
         notes = super().prepare(data)
         if self.config.value_scale == "auto":
-            typical = float(data.discounted_returns(self.config.gamma).square().mean().sqrt())
+            typical = data.reward_statistics().mean_size / (1 - self.config.gamma)
             if typical > 0:
                 self._scale_values(typical / 10)
                 self._build_optimizers()
@@ -330,21 +335,29 @@ class PBRL(Algorithm):
         """U = Std over the ensemble (Eq. 3), ``[K, n] -> [n]``."""
         return q.std(0, correction=self.config.std_correction)
 
-    def return_rows(self) -> ReturnRows | None:
-        """At first all rows of a batch, then some, stand for what the log itself earned."""
-        c = self.config
-        share = 1.0 if self.step < c.return_steps else c.return_share
-        return ReturnRows(share, c.gamma) if share else None
-
     def cloning_weight(self) -> float:
         """The weight of cloning at this step."""
-        c, progress = self.config, min(1.0, self.step / self.total_steps)
-        return c.cloning + (c.cloning_end - c.cloning) * progress
+        c = self.config
+        return c.cloning + (c.cloning_end - c.cloning) * self.progress()
+
+    def progress(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        return min(1.0, self.step / self.total_steps)
+
+    def _lower_rates(self) -> None:
+        """Learning rates of this step; alpha's stays."""
+        c, share = self.config, 1 + (self.config.lr_end - 1) * self.progress()
+        head, hidden = self.critic_optimizer.param_groups
+        head["lr"] = c.critic_lr * self.value_scale * share
+        hidden["lr"] = c.critic_lr * share
+        self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * share
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         c = self.config
         s, a, r, s2, terminal = batch  # [B, S] [B, A] [B] [B, S] [B]
         size = len(s)
+        if c.lr_end != 1:
+            self._lower_rates()
 
         # The policy's trunk runs once on s and once on s'; all actions come from these outputs.
         mean, log_std = self.actor(s)

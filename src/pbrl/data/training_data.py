@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -40,45 +39,8 @@ class RewardStatistics(NamedTuple):
     low: float
     high: float
     mean: float
+    mean_size: float  # of absolute values
     share_not_negative: float
-
-
-class ReturnRows(NamedTuple):
-    """Which share of a batch stands for whole futures, discounted by ``gamma``."""
-
-    share: float
-    gamma: float
-
-
-def discount(
-    rewards: NDArray[np.floating],
-    ends: NDArray[np.bool_],
-    terminals: NDArray[np.bool_],
-    gamma: float,
-    tail: float,
-) -> NDArray[np.float64]:
-    """Discounted return from each row on, ``[n]``, of whole episodes one after another.
-
-    Args:
-        rewards: ``[n]``.
-        ends: ``[n]``, the last row of every episode.
-        terminals: ``[n]``, where nothing follows; other ends are followed by ``tail``.
-        gamma: discount.
-        tail: value of what follows a cut.
-    """
-    rows = len(rewards)
-    total = np.asarray(rewards, np.float64) + gamma * tail * (ends & ~terminals)
-    last = np.append(np.flatnonzero(ends), rows - 1)
-    left = last[np.searchsorted(last, np.arange(rows))] - np.arange(rows)  # rows that follow
-    if not ends[-1]:  # the log simply stops
-        total[-1] += gamma * tail
-    # Sums over 1, 2, 4, ... rows: each is the one before plus its discounted continuation.
-    reach = 1
-    while reach <= left.max(initial=0):
-        further = np.flatnonzero(left >= reach)
-        total[further] += gamma**reach * total[further + reach]
-        reach *= 2
-    return total
 
 
 class TrainingData:
@@ -109,7 +71,6 @@ class TrainingData:
         self._widths = [s, a, 1, s, 1]
         self._packed: Tensor | None = None
         self._mapped: Matrix | None = None
-        self._returns: tuple[float, Tensor] | None = None
         if not dataset.memory_mapped:
             self._packed = torch.from_numpy(self._pack(dataset)).to(self.device)
         elif dataset.side_by_side is not None:
@@ -134,61 +95,21 @@ class TrainingData:
 
     def reward_statistics(self) -> RewardStatistics:
         """Range, mean and share of non-negative rewards in network units, in pieces."""
-        low, high, total, positive = np.inf, -np.inf, 0.0, 0
+        low, high, total, size, positive = np.inf, -np.inf, 0.0, 0.0, 0
         for start in range(0, len(self), 1 << 18):
             rewards = self.preprocessing.rewards(self.dataset.rewards[start : start + (1 << 18)])
             low, high = min(low, float(rewards.min())), max(high, float(rewards.max()))
             total += float(rewards.sum(dtype=np.float64))
+            size += float(np.abs(rewards).sum(dtype=np.float64))
             positive += int((rewards >= 0).sum())
-        return RewardStatistics(low, high, total / len(self), positive / len(self))
+        rows = len(self)
+        return RewardStatistics(low, high, total / rows, size / rows, positive / rows)
 
-    def sample(
-        self, size: int, generator: torch.Generator, returns: ReturnRows | None = None
-    ) -> Batch:
-        """``size`` rows drawn uniformly with replacement.
-
-        With ``returns`` the first rows of the batch are whole futures: their reward is the
-        discounted return the log earned from there on, and nothing follows (terminal).
-        """
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
+        """``size`` rows drawn uniformly with replacement."""
         on = self.device if self._packed is not None else torch.device("cpu")
         index = torch.randint(len(self), (size,), generator=generator, device=on)
-        batch = self.gather(index)
-        if returns is not None and (count := round(returns.share * size)):
-            # On CUDA and for mapped data rows are views of a fresh gather: safe to write to.
-            batch.rewards[:count] = self.discounted_returns(returns.gamma)[index[:count]].to(
-                self.device
-            )
-            batch.terminals[:count] = 1
-        return batch
-
-    def discounted_returns(self, gamma: float) -> Tensor:
-        """What the log earned from each row on, ``[N]``, in network units, discounted.
-
-        Where an episode was cut off rather than terminated, the data's mean reward is taken to go
-        on for ever.
-        """
-        if self._returns is None or self._returns[0] != gamma:
-            tail = self.reward_statistics().mean / (1 - gamma)
-            returns = np.empty(len(self), np.float32)
-            for piece in self._whole_episodes():
-                returns[piece] = discount(
-                    self.preprocessing.rewards(self.dataset.rewards[piece]),
-                    np.asarray(self.dataset.episode_ends[piece]),
-                    np.asarray(self.dataset.terminals[piece]),
-                    gamma,
-                    tail,
-                )
-            on = self.device if self._packed is not None else torch.device("cpu")
-            self._returns = gamma, torch.from_numpy(returns).to(on)
-        return self._returns[1]
-
-    def _whole_episodes(self) -> Iterator[slice]:
-        """Row ranges of one or more whole episodes, of 2^18 rows or the next episode's end."""
-        start = 0
-        for episode in self.dataset.episodes():
-            if episode.stop - start >= 1 << 18 or episode.stop == len(self):
-                yield slice(start, episode.stop)
-                start = episode.stop
+        return self.gather(index)
 
     def _pack(self, rows: TransitionDataset) -> Matrix:
         packed = np.empty((len(rows), sum(self._widths)), np.float32)

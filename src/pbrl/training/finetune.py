@@ -28,7 +28,7 @@ from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import require
 from pbrl.data.dataset import TransitionDataset
-from pbrl.data.training_data import Batch, ReturnRows
+from pbrl.data.training_data import Batch
 from pbrl.errors import PbrlError
 from pbrl.evaluation.environments import make_env
 from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
@@ -187,8 +187,6 @@ def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, st
         beta_ood_linear=0.0,
         cloning=cloning,
         cloning_end=cloning * relax,
-        return_steps=0,
-        return_share=0.0,
     )
     note = f"Pessimism: beta_ood falls from {last:.3g} to {last * relax:.3g}"
     if cloning:
@@ -250,22 +248,20 @@ class OnlineReplay:
         self.observation: NDArray[Any] | None = None
         self.generator = torch.Generator(device).manual_seed(seed + 3_000_017)
 
-    def sample(
-        self, size: int, generator: torch.Generator, returns: ReturnRows | None = None
-    ) -> Batch:
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
         """Take one step in the environment, then draw ``size`` rows from log and replay."""
         self._step()
         held = min(self.total, len(self.rows))
         online = size - round(self.offline_share * size)
         if held < size:  # too few to learn from without learning them by heart
-            return self.offline.sample(size, generator, returns)
+            return self.offline.sample(size, generator)
         device = self.rows.device
         index = torch.randint(held, (online,), generator=self.generator, device=device)
         s, a, r, s2, t = torch.split(self.rows[index], self.widths, dim=1)
         mine = Batch(s, a, r.squeeze(1), s2, t.squeeze(1))
         if online == size:
             return mine
-        logged = self.offline.sample(size - online, generator, returns)
+        logged = self.offline.sample(size - online, generator)
         return Batch(*(torch.cat(pair) for pair in zip(logged, mine, strict=True)))
 
     def _step(self) -> None:

@@ -126,7 +126,7 @@ def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> Non
     size = config.settings.batch_size
     clock = _Clock(algorithm.step)
     while algorithm.step < config.steps:
-        batch = data.sample(size, session.sampler, algorithm.return_rows())
+        batch = data.sample(size, session.sampler)
         metrics = algorithm.update(batch)
         step = algorithm.step
         last = step == config.steps

@@ -18,7 +18,7 @@ from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import Algorithm
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing, bounded_actions
-from pbrl.data.training_data import Batch, ReturnRows, TrainingData
+from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import DivergenceError, PbrlError
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.checkpoint import (
@@ -45,10 +45,8 @@ EXPLOSION_FACTOR = 100.0
 class BatchSource(Protocol):
     """Where minibatches come from."""
 
-    def sample(
-        self, size: int, generator: torch.Generator, returns: ReturnRows | None = None
-    ) -> Batch:
-        """``size`` rows, some of which may stand for whole futures of the log."""
+    def sample(self, size: int, generator: torch.Generator) -> Batch:
+        """``size`` rows."""
 
 
 @dataclass(frozen=True)
