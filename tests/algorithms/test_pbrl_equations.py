@@ -241,6 +241,8 @@ class PlainPBRL:
             objective = q_pi.mean(0)
         distance = (torch.tanh(mean) - a).square().mean()
         size = objective.detach().abs().mean()
+        if c.cloning_unit == "spread":
+            size = (objective.detach() - objective.detach().mean()).square().mean().sqrt()
         cloning = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
         actor_loss = (alpha * log_pi - objective).mean() + cloning * size * distance
         self.policy_adam.zero_grad()
@@ -295,6 +297,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layer norm": {"layer_norm": True},
     "target entropy": {"target_entropy": -5.0},
     "cloning": {"cloning": 0.5, "cloning_end": 0.1},
+    "cloning, in units of Q's spread": {"cloning": 0.5, "cloning_unit": "spread"},
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},

@@ -79,9 +79,11 @@ class PBRLConfig(AlgorithmConfig):
         critic_init: how the critics' hidden layers start: rlkit (paper), fan-in or torch; see
             ``pbrl.nn.init``.
         cloning: weight, in the policy's loss and at the first step, of the squared distance between
-            its mean action and the logged one, in units of the mean size of Q as in TD3+BC (not in
-            the paper); it moves linearly to
+            its mean action and the logged one, in units of Q (not in the paper); it moves linearly
+            to
         cloning_end: its weight at the last step.
+        cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC, or its spread, the
+            deviation, which a constant added to all rewards leaves alone.
         value_scale: the critics' last layer starts and learns in units of this value, auto: a tenth
             of the mean size of a reward over 1 - gamma (not in the paper). Adam moves each
             weight by about its rate a step, whatever the size of Q: values of hundreds are
@@ -132,6 +134,7 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
+    cloning_unit: Literal["size", "spread"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
     policy_average: float = 0.0
@@ -202,11 +205,15 @@ class PBRL(Algorithm):
             "actor_lr": 1e-3,
             "alpha_lr": 1e-3,
             "initial_log_alpha": -3.0,
-            # A start at zero is pessimism enough; more would keep Q there.
-            "beta_ood_start": 1.0,
+            # beta_ood * U comes off every step's value: U is larger in short runs, so beta_ood is
+            # smaller.
+            "beta_ood_start": 0.5,
+            "beta_ood_middle": 0.3,
+            "beta_ood_end": 0.1,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
-            "cloning": 0.06,
-            "cloning_end": 0.02,
+            "cloning": 1.0,
+            "cloning_end": 0.5,
+            "cloning_unit": "spread",
             # The trained policy jitters; falling rates and an average steady it.
             "lr_end": 0.1,
             "policy_average": 0.1,
@@ -440,8 +447,9 @@ class PBRL(Algorithm):
         actor_loss = (alpha * log_pi - q_pi).mean()
         if c.cloning or c.cloning_end:  # ours: the policy stays near the data while Q is young
             distance = functional.mse_loss(torch.tanh(mean), a)
-            weight = self.cloning_weight() * q_pi.detach().abs().mean()
-            actor_loss = actor_loss + weight * distance
+            q = q_pi.detach()
+            unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
+            actor_loss = actor_loss + self.cloning_weight() * unit * distance
             metrics["cloning_loss"] = distance.detach()
         self.actor_optimizer.zero_grad()
         actor_loss.backward()
