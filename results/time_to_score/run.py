@@ -48,12 +48,11 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-# The preset before returns and value_scale were in it, and what it was before that. Their cloning
-# went from start to end linearly.
+# The preset before value_scale was in it, and what it was before that.
 BEFORE = (
-    "--value-scale 1 --return-steps 0 --lr-end 1 --initial-log-alpha 0 --beta-ood-linear 0.05 "
-    "--policy-average 0.15 --tau 0.01 --critic-lr 3e-4 --actor-lr 2e-4 --cloning 0.4 "
-    "--cloning-end 0.4"
+    "--value-scale 1 --lr-end 1 --initial-log-alpha 0 --policy-average 0.15 --tau 0.01 "
+    "--critic-lr 3e-4 --actor-lr 2e-4 --beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2 "
+    "--cloning 0.4 --cloning-end 0.4 --cloning-unit size"
 )
 WIDE = f"{BEFORE} --ood-min-std 0.3"
 QUICK = f"{WIDE} --critic-lr 5e-4 --cloning-end 0.2"
@@ -76,10 +75,13 @@ SETTINGS = [
           "beta_ood 10, 5, 3", EARLIER),
     Trial("the same, target entropy -1, draws not widened",
           f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
-    Trial("no returns", "--return-steps 0"),
-    Trial("a fifth of returns to the end", "--return-share 0.2"),
     Trial("value_scale=1", "--value-scale 1"),
+    Trial("the paper's beta_ood",
+          "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),
+    Trial("cloning 0.06 to 0.02 in units of Q's size",
+          "--cloning 0.06 --cloning-end 0.02 --cloning-unit size"),
     Trial("cloning to 0.1", "--cloning-end 0.1"),
+    Trial("tau=0.005", "--tau 0.005"),
     Trial("no OOD draws", "--n-ood 0"),
     Trial("K=10", "--ensemble-size 10"),
     Trial("N_ood=2", "--n-ood 2"),
