@@ -193,9 +193,9 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
     """JSON, a table and curves against minutes of updates."""
     (HERE / f"{part}.json").write_text(json.dumps(rows, indent=1) + "\n")
     head = [
-        "Regenerated data (not D4RL's), one core, 20 episodes an evaluation. Runs were asked for 30",
-        "minutes (18 for seeds 1 and 2) and fixed their steps by the speed measured at their start",
-        "(seed 2 has seed 1's steps), on a shared machine: the minutes their updates took differ.",
+        "Regenerated data (not D4RL's), one core, 20 episodes an evaluation. A run fixes its steps",
+        "by the speed measured at its start, on a shared machine: the minutes its updates took",
+        "differ from those asked for.",
         "The data's own scores: Hopper 44, HalfCheetah 41; PBRL in the paper, after 1M steps on",
         "D4RL's medium-v2: 75.3 and 57.9.",
         "",
