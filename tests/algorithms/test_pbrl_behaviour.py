@@ -34,6 +34,7 @@ BAD = (
     ({"cloning": -0.1}, "cloning"),
     ({"value_scale": 0.0}, "value_scale"),
     ({"lr_end": -0.5}, "lr_end"),
+    ({"policy_noise": -0.2}, "policy_noise"),
     ({"ood_penalty": "relative", "ood_next_states": True}, "ood_next_states"),
 )
 
@@ -60,6 +61,10 @@ class TestPBRLWithCloning(AlgorithmTester):
     case = AlgorithmCase(
         PBRL, {**SMALL, "cloning": 0.1, "cloning_end": 0.02}, max_regret=0.08, bad_settings=BAD
     )
+
+
+class TestPBRLWithADeterministicPolicy(AlgorithmTester):
+    case = AlgorithmCase(PBRL, {**SMALL, "policy_noise": 0.2}, max_regret=0.08, bad_settings=BAD)
 
 
 class TestPBRLInTheLogsUnits(AlgorithmTester):

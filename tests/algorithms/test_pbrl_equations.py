@@ -128,11 +128,20 @@ class PlainPBRL:
             if i < len(self.policy) - 2:
                 x = torch.relu(x)
         mean, log_std = x[:, :A], x[:, A:]
+        if self.c.policy_noise:  # stored as a float32
+            log_std = torch.full_like(mean, torch.tensor(self.c.policy_noise).log().item())
         return mean, torch.clamp(log_std, -5, 2)
 
     def draw(self, mean: Tensor, log_std: Tensor) -> Tensor:
         noise = torch.empty_like(mean).normal_(generator=self.generator)
         return mean + torch.exp(log_std) * noise
+
+    def action(self, mean: Tensor, std: Tensor) -> Tensor:
+        if not self.c.policy_noise:
+            return torch.tanh(self.draw(mean, torch.log(std)))
+        noise = torch.empty_like(mean).normal_(generator=self.generator) * std
+        noise = torch.minimum(torch.maximum(noise, -2.5 * std), 2.5 * std)
+        return torch.clamp(torch.tanh(mean) + noise, -1, 1)
 
     def std(self, q: Tensor) -> Tensor:
         mean = q.mean(0)
@@ -159,19 +168,23 @@ class PlainPBRL:
             adam.param_groups[0]["lr"] = (1 - done) * rate + done * c.lr_end * rate
         s, a, r, s2, d = batch
         mean, log_std = self.pi(s)
-        pre = self.draw(mean, log_std)
-        a_pi = torch.tanh(pre)
-        density = torch.distributions.Normal(mean, log_std.exp())
-        log_pi = (density.log_prob(pre) - torch.log(1 - a_pi.square())).sum(1)
+        if c.policy_noise:  # deterministic: no draw, no entropy
+            a_pi, log_pi = torch.tanh(mean), torch.zeros(B)
+        else:
+            pre = self.draw(mean, log_std)
+            a_pi = torch.tanh(pre)
+            density = torch.distributions.Normal(mean, log_std.exp())
+            log_pi = (density.log_prob(pre) - torch.log(1 - a_pi.square())).sum(1)
         with torch.no_grad():
             mean2, log_std2 = self.pi(s2)
-            a2 = torch.tanh(self.draw(mean2, log_std2))
+            a2 = self.action(mean2, log_std2.exp())
 
-        entropy = -A if c.target_entropy is None else c.target_entropy
-        alpha_loss = -(self.log_alpha * (log_pi.detach() + entropy)).mean()
-        self.alpha_adam.zero_grad()
-        alpha_loss.backward()
-        self.alpha_adam.step()
+        if not c.policy_noise:
+            entropy = -A if c.target_entropy is None else c.target_entropy
+            alpha_loss = -(self.log_alpha * (log_pi.detach() + entropy)).mean()
+            self.alpha_adam.zero_grad()
+            alpha_loss.backward()
+            self.alpha_adam.step()
         alpha = self.log_alpha.detach().exp()
 
         with torch.no_grad():
@@ -193,8 +206,8 @@ class PlainPBRL:
             if c.ood_actions == "uniform":
                 actions = torch.empty_like(for_all).uniform_(-1, 1, generator=self.generator)
             else:
-                wide = torch.log(torch.clamp(ls.exp(), min=c.ood_min_std))
-                actions = torch.tanh(self.draw(for_all, wide.repeat(c.n_ood, 1)))
+                wide = torch.clamp(ls.exp(), min=c.ood_min_std)
+                actions = self.action(for_all, wide.repeat(c.n_ood, 1))
             s_ood.append(states.repeat(c.n_ood, 1))
             a_ood.append(actions)
             weight.append(torch.full((len(actions),), w, dtype=torch.float64))
@@ -302,6 +315,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},
     "falling rates, values in units of 5": {"lr_end": 0.0, "value_scale": 5.0},
+    "deterministic policy": {"policy_noise": 0.6},
+    "deterministic policy, wide OOD actions": {"policy_noise": 0.3, "ood_min_std": 0.6},
     "averaged policy": {"policy_average": 0.1},
     "policy averaged over two steps": {"policy_average": 0.05},
     "everything of the authors": {

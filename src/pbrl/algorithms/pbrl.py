@@ -90,6 +90,9 @@ class PBRLConfig(AlgorithmConfig):
             thousands of steps away.
         lr_end: the rates of critics and policy fall linearly to this share of themselves at the
             last step (not in the paper).
+        policy_noise: above 0, the policy is deterministic as TD3's: it follows Q at its own action,
+            without an entropy term, and where an action is drawn from it (Eqs. 4 and 5) normal
+            noise of this deviation, clipped at 2.5 of them, is added (not in the paper).
         policy_average: the policy that acts is an exponential average of the trained one's weights
             over this share of the run (not in the paper); 0: the trained policy itself acts.
     """
@@ -137,6 +140,7 @@ class PBRLConfig(AlgorithmConfig):
     cloning_unit: Literal["size", "spread"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
+    policy_noise: float = 0.0
     policy_average: float = 0.0
 
     def __post_init__(self) -> None:
@@ -161,6 +165,7 @@ class PBRLConfig(AlgorithmConfig):
             "ood_min_std",
             "cloning",
             "cloning_end",
+            "policy_noise",
         ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
@@ -237,6 +242,8 @@ class PBRL(Algorithm):
     def _build(self) -> None:
         c, s, a = self.config, self.observation_dim, self.action_dim
         self.actor = TanhGaussianPolicy(s, a, c.policy_hidden, generator=self.init_generator)
+        if c.policy_noise:
+            self.actor.hold_std(c.policy_noise)
         self.policy = self.actor  # the one that acts
         if c.policy_average:
             self.policy = copy.deepcopy(self.actor).requires_grad_(False)
@@ -368,19 +375,25 @@ class PBRL(Algorithm):
 
         # The policy's trunk runs once on s and once on s'; all actions come from these outputs.
         mean, log_std = self.actor(s)
-        u = self.actor.sample(mean, log_std, self.generator)
-        a_pi, log_pi = torch.tanh(u), self.actor.log_prob(mean, log_std, u)  # [B, A] [B]
+        a_pi, bonus = torch.tanh(mean), mean.new_zeros(())  # [B, A], and no entropy: policy_noise
+        metrics: dict[str, Tensor] = {}
+        if not c.policy_noise:
+            u = self.actor.sample(mean, log_std, self.generator)
+            a_pi, log_pi = torch.tanh(u), self.actor.log_prob(mean, log_std, u)  # [B, A] [B]
         with torch.no_grad():
             mean2, log_std2 = self.actor(s2)
-            a2 = torch.tanh(self.actor.sample(mean2, log_std2, self.generator))
-
-        # Entropy weight, tuned to the target entropy.
-        gap = (log_pi + self.target_entropy).detach()
-        alpha_loss = -(self.log_alpha * gap).mean()
-        self.alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        self.alpha_optimizer.step()
-        alpha = self.log_alpha.detach().exp()
+            a2 = self._draw(mean2, log_std2)
+        if not c.policy_noise:
+            # Entropy weight, tuned to the target entropy.
+            gap = (log_pi + self.target_entropy).detach()
+            alpha_loss = -(self.log_alpha * gap).mean()
+            self.alpha_optimizer.zero_grad()
+            alpha_loss.backward()
+            self.alpha_optimizer.step()
+            alpha = self.log_alpha.detach().exp()
+            bonus = -alpha * log_pi  # [B]
+            metrics |= {"alpha_loss": alpha_loss.detach(), "alpha": alpha}
+            metrics["entropy"] = -log_pi.detach().mean()
 
         # Eq. 4: in-distribution targets; each member bootstraps from its own target network.
         # The paper prints pi(.|s) for a'; it must be, and is in the authors' code, pi(.|s').
@@ -421,7 +434,7 @@ class PBRL(Algorithm):
         self.critic_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
-        metrics = {"td_loss": (q_data - y).square().mean()}
+        metrics["td_loss"] = (q_data - y).square().mean()
         if c.n_ood:
             sampled = q_ood[:, : c.n_ood * size]  # those at s
             ood_target = self._ood_target(q_ood, beta, familiar(slice(0, len(beta))))
@@ -444,7 +457,7 @@ class PBRL(Algorithm):
             q_pi = self.critics(s, a_pi, frozen=True).mean(0)
         else:
             q_pi = self.critics.extreme(s, a_pi, largest=c.actor_objective == "max")
-        actor_loss = (alpha * log_pi - q_pi).mean()
+        actor_loss = -(bonus + q_pi).mean()
         if c.cloning or c.cloning_end:  # ours: the policy stays near the data while Q is young
             distance = functional.mse_loss(torch.tanh(mean), a)
             q = q_pi.detach()
@@ -464,9 +477,6 @@ class PBRL(Algorithm):
             )
         return metrics | {
             "actor_loss": actor_loss.detach(),
-            "alpha_loss": alpha_loss.detach(),
-            "alpha": alpha,
-            "entropy": -log_pi.detach().mean(),
             "q_batch": q_data.mean(),
             "u_batch": self.std(q_data).mean(),
         }
@@ -513,7 +523,15 @@ class PBRL(Algorithm):
             return torch.empty_like(mean).uniform_(-1, 1, generator=self.generator)
         if self.config.ood_min_std:
             log_std = log_std.clamp_min(math.log(self.config.ood_min_std))
-        return torch.tanh(self.actor.sample(mean, log_std, self.generator))
+        return self._draw(mean, log_std)
+
+    def _draw(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """Actions of the policy, ``[n, A]``."""
+        if not self.config.policy_noise:
+            return torch.tanh(self.actor.sample(mean, log_std, self.generator))
+        std = log_std.exp()
+        noise = torch.empty_like(mean).normal_(generator=self.generator).clamp_(-2.5, 2.5)
+        return (torch.tanh(mean) + std * noise).clamp(-1, 1)
 
     # ---------------------------------------------------------------- policy and judgement
 

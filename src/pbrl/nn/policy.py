@@ -87,6 +87,12 @@ class TanhGaussianPolicy(nn.Module):
         mean, log_std = self.network(observations).chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
 
+    @torch.no_grad()
+    def hold_std(self, std: float) -> None:
+        """Set the deviation to ``std`` everywhere; without a gradient it stays there."""
+        self.network.head.weight[self.action_dim :] = 0
+        self.network.head.bias[self.action_dim :] = math.log(std)
+
     def act(
         self,
         observations: Tensor,
