@@ -48,9 +48,13 @@ class Trial:
         return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
 
 
-# The preset before value_scale was in it, and what it was before that.
+# What the preset was before policy_noise, before value_scale, and before that.
+GAUSSIAN = (
+    "--policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
+    "--cloning 1 --cloning-end 0.5"
+)
 BEFORE = (
-    "--value-scale 1 --lr-end 1 --initial-log-alpha 0 --policy-average 0.15 --tau 0.01 "
+    "--policy-noise 0 --alpha-lr 1e-3 --value-scale 1 --lr-end 1 --policy-average 0.15 --tau 0.01 "
     "--critic-lr 3e-4 --actor-lr 2e-4 --beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2 "
     "--cloning 0.4 --cloning-end 0.4 --cloning-unit size"
 )
@@ -64,6 +68,7 @@ EARLIER = (
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
+    Trial("fast, Gaussian policy, hopper 0", GAUSSIAN),
     Trial("before: cloning 0.4", BEFORE),
     Trial("before, wide draws, critic_lr=2e-4, cloning 0.2",
           f"{WIDE} --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"),
@@ -78,9 +83,8 @@ SETTINGS = [
     Trial("value_scale=1", "--value-scale 1"),
     Trial("the paper's beta_ood",
           "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),
-    Trial("cloning 0.06 to 0.02 in units of Q's size",
-          "--cloning 0.06 --cloning-end 0.02 --cloning-unit size"),
-    Trial("cloning to 0.1", "--cloning-end 0.1"),
+    Trial("no cloning", "--cloning 0 --cloning-end 0"),
+    Trial("policy_noise=0.1", "--policy-noise 0.1"),
     Trial("tau=0.005", "--tau 0.005"),
     Trial("no OOD draws", "--n-ood 0"),
     Trial("K=10", "--ensemble-size 10"),
@@ -91,6 +95,8 @@ SETTINGS = [
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(Trial(f"fast, Gaussian policy, hopper {seed}", GAUSSIAN, seed=seed) for seed in range(3)),
+    Trial("fast, Gaussian policy, halfcheetah 0", GAUSSIAN, task="halfcheetah"),
     *(Trial(f"fast before {task} 0", BEFORE, task=task) for task in DATA_SCORE),
     *(
         Trial(f"{name} {task} 0", task=task, algorithm=name, preset="paper", eval_every=every)

@@ -121,3 +121,16 @@ def test_critics_start_as_asked() -> None:
     }
     assert 0.09 < largest["rlkit"].abs().max() <= 0.1
     assert 0.45 < largest["fan-in"].abs().max() <= 0.5
+
+
+def test_a_deterministic_policy_keeps_the_deviation_of_its_draws() -> None:
+    data, generator = bandit(1.0), torch.Generator().manual_seed(0)
+    settings: dict[str, Any] = {**SMALL, "policy_noise": 0.2, "policy_average": 0.5, "cloning": 0.1}
+    algorithm = PBRL(PBRLConfig(**settings), total_steps=30)
+    algorithm.prepare(data)
+    for _ in range(30):
+        algorithm.update(data.sample(128, generator))
+    for policy in (algorithm.actor, algorithm.policy):
+        mean, log_std = policy(torch.rand(50, 2))
+        assert mean.std() > 0
+        torch.testing.assert_close(log_std.exp(), torch.full_like(mean, 0.2))

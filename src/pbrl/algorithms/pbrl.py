@@ -205,22 +205,22 @@ class PBRL(Algorithm):
             # Q of hundreds is a matter of hundreds of steps, not of thousands, and so is its way
             # back along an episode.
             "value_scale": "auto",
-            "tau": 0.02,
+            "tau": 0.03,
             "critic_lr": 1e-3,
             "actor_lr": 1e-3,
-            "alpha_lr": 1e-3,
-            "initial_log_alpha": -3.0,
+            # A policy that narrows leaves critics blind to actions beside its own.
+            "policy_noise": 0.2,
             # beta_ood * U comes off every step's value: U is larger in short runs, so beta_ood is
             # smaller.
             "beta_ood_start": 0.5,
             "beta_ood_middle": 0.3,
             "beta_ood_end": 0.1,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
-            "cloning": 1.0,
-            "cloning_end": 0.5,
+            "cloning": 0.3,
+            "cloning_end": 0.15,
             "cloning_unit": "spread",
             # The trained policy jitters; falling rates and an average steady it.
-            "lr_end": 0.1,
+            "lr_end": 0.05,
             "policy_average": 0.1,
         },
         "demo": {
