@@ -5,7 +5,7 @@
 
 DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
 at a time from the preset (and has what the preset was before); ``preset`` repeats it with other
-seeds and data, beside TD3+BC and CQL; each run has ``--minutes`` (30) on one core. A run measures
+seeds and data, beside TD3+BC and CQL; a run has 30 minutes on one core. It measures
 its speed first and fixes its steps, so that schedules span the run. Runs are kept in WORK: started
 again, the script goes on where it was. Writes settings.{json,md,png} or preset.{json,md,png} (and
 docs/images/hour.png) from all runs that are finished, and from what the JSON has of others.
@@ -42,10 +42,15 @@ class Trial:
     algorithm: str = "pbrl"
     preset: str = "fast"
     eval_every: int = 2000
+    minutes: int = 30
 
     def place(self, work: Path) -> Path:
         """Its directory."""
-        return work / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
+        return (
+            work
+            / f"{self.minutes}min"
+            / "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
+        )
 
 
 # What the preset was before policy_noise, before value_scale, and before that.
@@ -94,6 +99,7 @@ SETTINGS = [
 ]  # fmt: skip
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
+    Trial("fast hopper 0, an hour", minutes=60),
     Trial("fast halfcheetah 0", task="halfcheetah"),
     *(Trial(f"fast, Gaussian policy, hopper {seed}", GAUSSIAN, seed=seed) for seed in range(3)),
     Trial("fast, Gaussian policy, halfcheetah 0", GAUSSIAN, task="halfcheetah"),
@@ -106,12 +112,12 @@ PRESET = [
 ]
 
 
-def run(trial: Trial, data: Path, work: Path, minutes: float) -> None:
+def run(trial: Trial, data: Path, work: Path) -> None:
     """Train, or go on."""
     words = [
         "train", "--dataset", str(data / f"{trial.task}-medium-regen.hdf5"),
         "--algorithm", trial.algorithm, "--preset", trial.preset, "--seed", str(trial.seed),
-        "--hours", str(minutes / 60), "--threads", "1", "--eval-every", str(trial.eval_every),
+        "--hours", str(trial.minutes / 60), "--threads", "1", "--eval-every", str(trial.eval_every),
         "--eval-episodes", "20", "--checkpoint-every", str(trial.eval_every // 2),
         "--no-tensorboard", "--quiet", "--resume", "--run-dir", str(trial.place(work)),
     ]  # fmt: skip
@@ -235,19 +241,17 @@ def main() -> None:
     parser.add_argument("part", choices=("settings", "preset"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--only", nargs="*", help="names of runs; none: only write the tables")
     arguments = parser.parse_args()
     trials = SETTINGS if arguments.part == "settings" else PRESET
     unknown = set(arguments.only or ()) - {trial.name for trial in trials}
     if unknown:
         parser.error(f"no such run: {sorted(unknown)}; there are {[t.name for t in trials]}")
-    work = arguments.work / f"{arguments.minutes:g}min"
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
-            run(trial, arguments.data, work, arguments.minutes)
+            run(trial, arguments.data, arguments.work)
     kept = {row["run"]: row for row in json.loads((HERE / f"{arguments.part}.json").read_text())}
-    rows = [measure(trial, work) or kept.get(trial.name) for trial in trials]
+    rows = [measure(trial, arguments.work) or kept.get(trial.name) for trial in trials]
     write(arguments.part, [row for row in rows if row])
 
 
