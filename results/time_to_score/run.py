@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -216,19 +217,23 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     tasks = [task for task in DATA_SCORE if any(r["task"] == task for r in rows)]
-    figure = Figure(figsize=(6 * len(tasks), 4), layout="constrained")
+    figure = Figure(figsize=(6 * len(tasks), 5), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        colours: dict[str, Any] = {}  # seeds share theirs
         for r in rows:
             if r["task"] == task:
                 minutes, scores = zip(*r["curve"], strict=True)
-                axes.plot(minutes, scores, label=r["run"])
+                name = re.sub(f",? {task} [0-9]+", "", r["run"])
+                style = {"color": colours[name]} if name in colours else {"label": name}
+                (line,) = axes.plot(minutes, scores, **style)
+                colours[name] = line.get_color()
         for label, *curve in others(task) if part == "preset" else ():
             axes.plot(*curve, linestyle="-.", linewidth=1, label=label)
         axes.set_xlim(0, 60 if part == "preset" else None)
         axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
         axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")
         axes.set(xlabel="minutes of updates on one core", title=f"{task}-medium-regen")
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     figure.axes[0].set_ylabel("normalised score")
     figure.savefig(HERE / f"{part}.png", dpi=100)
     if part == "preset":
