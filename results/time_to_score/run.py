@@ -54,9 +54,10 @@ class Trial:
         )
 
 
-# What the preset was before policy_noise, before value_scale, and before that.
+# What the preset was before its beta_ood was halved, before policy_noise, and before value_scale.
+LARGER = "--beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
 GAUSSIAN = (
-    "--policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
+    f"{LARGER} --policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
     "--cloning 1 --cloning-end 0.5"
 )
 BEFORE = (
@@ -74,6 +75,7 @@ EARLIER = (
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
+    Trial("fast, larger beta_ood, hopper 0", LARGER),
     Trial("fast, Gaussian policy, hopper 0", GAUSSIAN),
     Trial("before: cloning 0.4", BEFORE),
     Trial("before, wide draws, critic_lr=2e-4, cloning 0.2",
@@ -102,6 +104,9 @@ PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast hopper 0, an hour", minutes=60),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),
+    Trial("fast, larger beta_ood, hopper 0, an hour", LARGER, minutes=60),
+    Trial("fast, larger beta_ood, halfcheetah 0", LARGER, task="halfcheetah"),
     *(Trial(f"fast, Gaussian policy, hopper {seed}", GAUSSIAN, seed=seed) for seed in range(3)),
     Trial("fast, Gaussian policy, halfcheetah 0", GAUSSIAN, task="halfcheetah"),
     *(Trial(f"fast before {task} 0", BEFORE, task=task) for task in DATA_SCORE),

@@ -212,9 +212,9 @@ class PBRL(Algorithm):
             "policy_noise": 0.2,
             # beta_ood * U comes off every step's value: U is larger in short runs, so beta_ood is
             # smaller.
-            "beta_ood_start": 0.5,
-            "beta_ood_middle": 0.3,
-            "beta_ood_end": 0.1,
+            "beta_ood_start": 0.3,
+            "beta_ood_middle": 0.15,
+            "beta_ood_end": 0.05,
             # Critics of a few thousand steps cannot hold the policy at the data alone.
             "cloning": 0.3,
             "cloning_end": 0.15,
