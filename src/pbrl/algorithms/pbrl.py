@@ -165,11 +165,14 @@ class PBRLConfig(AlgorithmConfig):
             "ood_min_std",
             "cloning",
             "cloning_end",
-            "policy_noise",
         ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
             require(getattr(self, weight) > 0, f"{weight} must be positive")
+        require(
+            self.policy_noise == 0 or 0.01 <= self.policy_noise <= 1,
+            f"policy_noise must be 0 or lie between 0.01 and 1, got {self.policy_noise}",
+        )
         require(
             self.value_scale == "auto" or self.value_scale > 0,
             f"value_scale must be positive or auto, got {self.value_scale}",
@@ -380,10 +383,6 @@ class PBRL(Algorithm):
         if not c.policy_noise:
             u = self.actor.sample(mean, log_std, self.generator)
             a_pi, log_pi = torch.tanh(u), self.actor.log_prob(mean, log_std, u)  # [B, A] [B]
-        with torch.no_grad():
-            mean2, log_std2 = self.actor(s2)
-            a2 = self._draw(mean2, log_std2)
-        if not c.policy_noise:
             # Entropy weight, tuned to the target entropy.
             gap = (log_pi + self.target_entropy).detach()
             alpha_loss = -(self.log_alpha * gap).mean()
@@ -394,6 +393,9 @@ class PBRL(Algorithm):
             bonus = -alpha * log_pi  # [B]
             metrics |= {"alpha_loss": alpha_loss.detach(), "alpha": alpha}
             metrics["entropy"] = -log_pi.detach().mean()
+        with torch.no_grad():
+            mean2, log_std2 = self.actor(s2)
+            a2 = self._draw(mean2, log_std2)
 
         # Eq. 4: in-distribution targets; each member bootstraps from its own target network.
         # The paper prints pi(.|s) for a'; it must be, and is in the authors' code, pi(.|s').
