@@ -254,8 +254,11 @@ class PlainPBRL:
             objective = q_pi.mean(0)
         distance = (torch.tanh(mean) - a).square().mean()
         size = objective.detach().abs().mean()
-        if c.cloning_unit == "spread":
+        if c.cloning_unit in ("spread", "doubt"):
             size = (objective.detach() - objective.detach().mean()).square().mean().sqrt()
+        if c.cloning_unit == "doubt":
+            u = self.std(q.detach()).mean()
+            size = u * torch.clamp(u / size, max=1)
         cloning = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
         actor_loss = (alpha * log_pi - objective).mean() + cloning * size * distance
         self.policy_adam.zero_grad()
@@ -311,6 +314,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "target entropy": {"target_entropy": -5.0},
     "cloning": {"cloning": 0.5, "cloning_end": 0.1},
     "cloning, in units of Q's spread": {"cloning": 0.5, "cloning_unit": "spread"},
+    "cloning, in units of doubt": {"cloning": 50, "cloning_unit": "doubt"},
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},

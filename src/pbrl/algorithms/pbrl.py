@@ -82,8 +82,10 @@ class PBRLConfig(AlgorithmConfig):
             its mean action and the logged one, in units of Q (not in the paper); it moves linearly
             to
         cloning_end: its weight at the last step.
-        cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC, or its spread, the
-            deviation, which a constant added to all rewards leaves alone.
+        cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; its spread, the
+            deviation, which a constant added to all rewards leaves alone; or doubt, U of
+            the logged actions times its share of that spread: the less the critics agree, the
+            nearer the data.
         value_scale: the critics' last layer starts and learns in units of this value, auto: a tenth
             of the mean size of a reward over 1 - gamma (not in the paper). Adam moves each
             weight by about its rate a step, whatever the size of Q: values of hundreds are
@@ -137,7 +139,7 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
-    cloning_unit: Literal["size", "spread"] = "size"
+    cloning_unit: Literal["size", "spread", "doubt"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
     policy_noise: float = 0.0
@@ -436,7 +438,11 @@ class PBRL(Algorithm):
         self.critic_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
-        metrics["td_loss"] = (q_data - y).square().mean()
+        metrics |= {
+            "td_loss": (q_data - y).square().mean(),
+            "q_batch": q_data.mean(),
+            "u_batch": self.std(q_data).mean(),
+        }
         if c.n_ood:
             sampled = q_ood[:, : c.n_ood * size]  # those at s
             ood_target = self._ood_target(q_ood, beta, familiar(slice(0, len(beta))))
@@ -464,8 +470,12 @@ class PBRL(Algorithm):
             distance = functional.mse_loss(torch.tanh(mean), a)
             q = q_pi.detach()
             unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
-            actor_loss = actor_loss + self.cloning_weight() * unit * distance
-            metrics["cloning_loss"] = distance.detach()
+            if c.cloning_unit == "doubt":  # the spread over its signal-to-noise ratio
+                u = metrics["u_batch"]
+                unit = u * (u / unit.clamp_min(torch.finfo(u.dtype).tiny)).clamp_max(1)
+            weight = self.cloning_weight() * unit
+            actor_loss = actor_loss + weight * distance
+            metrics |= {"cloning_loss": distance.detach(), "cloning_weight": weight}
         self.actor_optimizer.zero_grad()
         actor_loss.backward()
         self.actor_optimizer.step()
@@ -477,11 +487,7 @@ class PBRL(Algorithm):
             torch._foreach_lerp_(
                 list(self.policy.parameters()), list(self.actor.parameters()), rate
             )
-        return metrics | {
-            "actor_loss": actor_loss.detach(),
-            "q_batch": q_data.mean(),
-            "u_batch": self.std(q_data).mean(),
-        }
+        return metrics | {"actor_loss": actor_loss.detach()}
 
     def _ood_rows(
         self,
