@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 import torch
 from algorithm_tester import AlgorithmCase, AlgorithmTester
 
@@ -104,10 +105,18 @@ def test_values_of_any_size_are_learnt_within_few_steps() -> None:
     assert max(errors) < 1.1 * min(errors)  # the same training in other units
 
 
-def test_value_scale_is_the_unit_of_the_untrained_critics() -> None:
+@pytest.mark.parametrize("target_init", ["copy", "separate"])
+@pytest.mark.parametrize("prior_scale", [None, 2.0])
+def test_value_scale_is_the_unit_of_untrained_critics_and_priors(
+    prior_scale: float | None, target_init: Literal["copy", "separate"]
+) -> None:
     s, a = torch.rand(9, 3), torch.rand(9, 1)
-    q = {unit: PBRL(PBRLConfig(value_scale=unit), 3, 1).q_values(s, a) for unit in (1.0, 8.0)}
-    assert torch.allclose(q[8.0], 8 * q[1.0])
+    small, large = (
+        PBRL(PBRLConfig(value_scale=unit, prior_scale=prior_scale, target_init=target_init), 3, 1)
+        for unit in (1.0, 8.0)
+    )
+    assert torch.allclose(large.q_values(s, a), 8 * small.q_values(s, a))
+    assert torch.allclose(large.targets.values(s, a), 8 * small.targets.values(s, a))
 
 
 def test_a_log_without_rewards_has_no_unit() -> None:

@@ -83,13 +83,13 @@ class PBRLConfig(AlgorithmConfig):
             to
         cloning_end: its weight at the last step.
         cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; its spread, the
-            deviation, which a constant added to all rewards leaves alone; or doubt, U of
-            the logged actions times its share of that spread: the less the critics agree, the
-            nearer the data.
-        value_scale: the critics' last layer starts and learns in units of this value, auto: a tenth
-            of the mean size of a reward over 1 - gamma (not in the paper). Adam moves each
-            weight by about its rate a step, whatever the size of Q: values of hundreds are
-            thousands of steps away.
+            deviation, which a constant added to all rewards leaves alone; or doubt, U of the
+            logged actions times its share of that spread (at most 1): the less the critics
+            agree, the nearer the data.
+        value_scale: the critics' last layer starts and learns, and their priors' is, in units of
+            this value, auto: a tenth of the mean size of a reward over 1 - gamma (not in the
+            paper). Adam moves each weight by about its rate a step, whatever the size of Q:
+            values of hundreds are thousands of steps away.
         lr_end: the rates of critics and policy fall linearly to this share of themselves at the
             last step (not in the paper).
         policy_noise: above 0, the policy is deterministic as TD3's: it follows Q at its own action,
@@ -220,10 +220,11 @@ class PBRL(Algorithm):
             "beta_ood_start": 0.3,
             "beta_ood_middle": 0.15,
             "beta_ood_end": 0.05,
-            # Critics of a few thousand steps cannot hold the policy at the data alone.
-            "cloning": 0.3,
-            "cloning_end": 0.15,
-            "cloning_unit": "spread",
+            # Critics of a few thousand steps cannot hold the policy at the data alone; their doubt
+            # says how much help they need.
+            "cloning": 1000.0,
+            "cloning_end": 1000.0,
+            "cloning_unit": "doubt",
             # The trained policy jitters; falling rates and an average steady it.
             "lr_end": 0.05,
             "policy_average": 0.1,
@@ -318,11 +319,13 @@ class PBRL(Algorithm):
         self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
 
     def _scale_values(self, scale: float) -> None:
-        """Let the untrained critics' last layer start in units of ``scale``."""
+        """Put the last layer of the untrained critics and of their priors in units of ``scale``."""
+        networks = [self.critics.main, self.critics.prior, self.targets.main, self.targets.prior]
         with torch.no_grad():
-            for critics in (self.critics, self.targets):
-                critics.main.head_weight.mul_(scale / self.value_scale)
-                critics.main.head_bias.mul_(scale / self.value_scale)
+            for network in dict.fromkeys(networks):  # targets may share the priors
+                if network is not None:
+                    network.head_weight.mul_(scale / self.value_scale)
+                    network.head_bias.mul_(scale / self.value_scale)
         self.value_scale = scale
 
     def prepare(self, data: TrainingData) -> list[str]:
