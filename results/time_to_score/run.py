@@ -54,8 +54,10 @@ class Trial:
         )
 
 
-# What the preset was before its beta_ood was halved, before policy_noise, and before value_scale.
-LARGER = "--beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
+# What the preset was before cloning by doubt, before its beta_ood was halved, before policy_noise,
+# and before value_scale.
+SPREAD = "--cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
+LARGER = f"{SPREAD} --beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
 GAUSSIAN = (
     f"{LARGER} --policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
     "--cloning 1 --cloning-end 0.5"
@@ -102,8 +104,9 @@ SETTINGS = [
 ]  # fmt: skip
 PRESET = [
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
-    Trial("fast hopper 0, an hour", minutes=60),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(Trial(f"fast hopper {seed}, an hour", seed=seed, minutes=60) for seed in range(3)),
+    Trial("fast halfcheetah 0, an hour", task="halfcheetah", minutes=60),
     *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),
     Trial("fast, larger beta_ood, hopper 0, an hour", LARGER, minutes=60),
     Trial("fast, larger beta_ood, halfcheetah 0", LARGER, task="halfcheetah"),
