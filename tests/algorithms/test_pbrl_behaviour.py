@@ -11,7 +11,7 @@ from algorithm_tester import AlgorithmCase, AlgorithmTester
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig, PBRLPrior
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
-from pbrl.data.training_data import TrainingData
+from pbrl.data.training_data import Batch, TrainingData
 
 SMALL = {
     "hidden": (32, 32),
@@ -117,6 +117,23 @@ def test_value_scale_is_the_unit_of_untrained_critics_and_priors(
     )
     assert torch.allclose(large.q_values(s, a), 8 * small.q_values(s, a))
     assert torch.allclose(large.targets.values(s, a), 8 * small.targets.values(s, a))
+
+
+@pytest.mark.parametrize("apart", [0.1, 1e3])
+def test_doubt_is_the_disagreement_times_its_share_of_the_spread(apart: float) -> None:
+    settings: dict[str, Any] = {**SMALL, "cloning": 3.0, "cloning_end": 3.0}
+    settings |= {"cloning_unit": "doubt", "ensemble_size": 2, "policy_noise": 0.2}
+    agent = PBRL(PBRLConfig(**settings | {"critic_lr": 1e-12}), 3, 1)
+    with torch.no_grad():  # one network twice, ``apart`` in all states: U is half of that
+        for parameter in agent.critics.main.parameters():
+            parameter[1] = parameter[0]
+        agent.critics.main.head_weight.mul_(1e4)
+        agent.critics.main.head_bias[1] += apart
+    s = torch.rand(64, 3)
+    spread = agent.q_values(s, agent.act(s))[0].std(correction=0).item()
+    metrics = agent.update(Batch(s, torch.rand(64, 1), torch.ones(64), s, torch.zeros(64)))
+    u = apart / 2
+    assert metrics["cloning_weight"].item() == pytest.approx(3 * u * min(1, u / spread), rel=1e-3)
 
 
 def test_a_log_without_rewards_has_no_unit() -> None:
