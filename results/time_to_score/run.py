@@ -2,13 +2,15 @@
 
     python results/time_to_score/run.py settings --data DIR --work WORK [--only "K=10" ...]
     python results/time_to_score/run.py preset --data DIR --work WORK [--only "fast hopper 0" ...]
+    python results/time_to_score/run.py earlier --data DIR --work WORK
 
 DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
-at a time from the preset (and has what the preset was before); ``preset`` repeats it with other
-seeds and data, beside TD3+BC and CQL; a run has 30 minutes on one core. It measures
-its speed first and fixes its steps, so that schedules span the run. Runs are kept in WORK: started
-again, the script goes on where it was. Writes settings.{json,md,png} or preset.{json,md,png} (and
-docs/images/hour.png) from all runs that are finished, and from what the JSON has of others.
+at a time from the preset (and has what the preset was before), 30 minutes on one core each;
+``preset`` repeats it with other seeds, data and times, beside TD3+BC and CQL; ``earlier`` does so
+with what the preset was before. A run measures its speed first and fixes its steps, so that
+schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
+Writes PART.{json,md,png} (and, for ``preset``, docs/images/hour.png) from all runs that are
+finished, and from what the JSON has of others.
 """
 
 from __future__ import annotations
@@ -103,22 +105,29 @@ SETTINGS = [
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
 ]  # fmt: skip
 PRESET = [
+    *(
+        Trial(f"{name} {task} {seed}, two hours", "", task, seed, algorithm, preset, every, 120)
+        for name, algorithm, preset, every, runs in (
+            ("fast", "pbrl", "fast", 5000, (("hopper", (0, 1, 2)), ("halfcheetah", (0,)))),
+            ("TD3+BC", "td3bc", "paper", 20_000, (("hopper", (0,)), ("halfcheetah", (0,)))),
+            ("CQL", "cql", "paper", 1000, (("hopper", (0,)), ("halfcheetah", (0,)))),
+        )
+        for task, seeds in runs
+        for seed in seeds
+    ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
-    *(Trial(f"fast hopper {seed}, an hour", seed=seed, minutes=60) for seed in range(3)),
-    Trial("fast halfcheetah 0, an hour", task="halfcheetah", minutes=60),
+    Trial("fast hopper 1, an hour", seed=1, minutes=60),
+]
+EARLIER_PRESETS = [
     *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),
     Trial("fast, larger beta_ood, hopper 0, an hour", LARGER, minutes=60),
     Trial("fast, larger beta_ood, halfcheetah 0", LARGER, task="halfcheetah"),
     *(Trial(f"fast, Gaussian policy, hopper {seed}", GAUSSIAN, seed=seed) for seed in range(3)),
     Trial("fast, Gaussian policy, halfcheetah 0", GAUSSIAN, task="halfcheetah"),
     *(Trial(f"fast before {task} 0", BEFORE, task=task) for task in DATA_SCORE),
-    *(
-        Trial(f"{name} {task} 0", task=task, algorithm=name, preset="paper", eval_every=every)
-        for name, every in (("td3bc", 10_000), ("cql", 1000))
-        for task in DATA_SCORE
-    ),
 ]
+PARTS = {"settings": SETTINGS, "preset": PRESET, "earlier": EARLIER_PRESETS}
 
 
 def run(trial: Trial, data: Path, work: Path) -> None:
@@ -191,14 +200,19 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def others(task: str) -> list[tuple[str, list[float], list[float]]]:
-    """Earlier runs of other lengths, from ../hopper and ../systems: label, minutes, scores."""
+def others(task: str, measured: set[str]) -> list[tuple[str, list[float], list[float]]]:
+    """Runs of other lengths, from ../hopper and ../systems, of systems that are not ``measured``.
+
+    Returns:
+        Label, minutes and scores of each.
+    """
     stored = []
     if task == "hopper":
         run = json.loads((HERE.parent / "hopper/hopper60k.json").read_text())
         stored.append(("paper's settings, N_ood=2, of 130 minutes", run))
     for run in json.loads((HERE.parent / "systems/systems.json").read_text()):
-        if run["data"] == f"{task}-medium-regen" and run["system"] in ("td3bc", "cql"):
+        missing = {"td3bc", "cql"} - measured
+        if run["data"] == f"{task}-medium-regen" and run["system"] in missing:
             stored.append((f"{run['system']}, {run['steps']:,} steps", run))
     return [
         (
@@ -235,9 +249,10 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
                 style = {"color": colours[name]} if name in colours else {"label": name}
                 (line,) = axes.plot(minutes, scores, **style)
                 colours[name] = line.get_color()
-        for label, *curve in others(task) if part == "preset" else ():
+        measured = {r["algorithm"] for r in rows if r["task"] == task}
+        for label, *curve in others(task, measured) if part == "preset" else ():
             axes.plot(*curve, linestyle="-.", linewidth=1, label=label)
-        axes.set_xlim(0, 60 if part == "preset" else None)
+        axes.set_xlim(0)
         axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
         axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")
         axes.set(xlabel="minutes of updates on one core", title=f"{task}-medium-regen")
@@ -251,19 +266,20 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Train what is asked for, then write what is finished."""
     parser = argparse.ArgumentParser(description="Score against wall-clock.")
-    parser.add_argument("part", choices=("settings", "preset"))
+    parser.add_argument("part", choices=tuple(PARTS))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="names of runs; none: only write the tables")
     arguments = parser.parse_args()
-    trials = SETTINGS if arguments.part == "settings" else PRESET
+    trials = PARTS[arguments.part]
     unknown = set(arguments.only or ()) - {trial.name for trial in trials}
     if unknown:
         parser.error(f"no such run: {sorted(unknown)}; there are {[t.name for t in trials]}")
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
             run(trial, arguments.data, arguments.work)
-    kept = {row["run"]: row for row in json.loads((HERE / f"{arguments.part}.json").read_text())}
+    stored = [json.loads((HERE / f"{part}.json").read_text()) for part in PARTS]
+    kept = {row["run"]: row for rows in stored for row in rows}
     rows = [measure(trial, arguments.work) or kept.get(trial.name) for trial in trials]
     write(arguments.part, [row for row in rows if row])
 
