@@ -210,8 +210,8 @@ def others(task: str, measured: set[str]) -> list[tuple[str, list[float], list[f
     if task == "hopper":
         run = json.loads((HERE.parent / "hopper/hopper60k.json").read_text())
         stored.append(("paper's settings, N_ood=2, of 130 minutes", run))
+    missing = {"td3bc", "cql"} - measured
     for run in json.loads((HERE.parent / "systems/systems.json").read_text()):
-        missing = {"td3bc", "cql"} - measured
         if run["data"] == f"{task}-medium-regen" and run["system"] in missing:
             stored.append((f"{run['system']}, {run['steps']:,} steps", run))
     return [
