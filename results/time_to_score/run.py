@@ -56,8 +56,9 @@ class Trial:
         )
 
 
-# What the preset was before cloning by doubt, before its beta_ood was halved, before policy_noise,
-# and before value_scale.
+# What the preset was before cloning by contrast, before cloning by doubt, before its beta_ood was
+# halved, before policy_noise, and before value_scale.
+DOUBT = "--cloning-unit doubt --cloning 1000 --cloning-end 1000"
 SPREAD = "--cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
 LARGER = f"{SPREAD} --beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
 GAUSSIAN = (
@@ -78,6 +79,8 @@ EARLIER = (
 )
 SETTINGS = [
     Trial("fast hopper 0"),
+    Trial("fast, cloning by doubt, hopper 0", DOUBT),
+    Trial("fast, cloning by doubt, no OOD draws", f"{DOUBT} --n-ood 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
     Trial("fast, larger beta_ood, hopper 0", LARGER),
     Trial("fast, Gaussian policy, hopper 0", GAUSSIAN),
@@ -117,7 +120,19 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
-    Trial("fast hopper 1, an hour", seed=1, minutes=60),
+    *(
+        Trial(
+            f"fast, cloning by doubt, {task} 0, two hours",
+            DOUBT,
+            task,
+            eval_every=5000,
+            minutes=120,
+        )
+        for task in DATA_SCORE
+    ),
+    *(Trial(f"fast, cloning by doubt, hopper {seed}", DOUBT, seed=seed) for seed in (0, 2)),
+    Trial("fast, cloning by doubt, halfcheetah 0", DOUBT, task="halfcheetah"),
+    Trial("fast, cloning by doubt, hopper 1, an hour", DOUBT, seed=1, minutes=60),
 ]
 EARLIER_PRESETS = [
     *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),

@@ -212,6 +212,11 @@ class PlainPBRL:
             a_ood.append(actions)
             weight.append(torch.full((len(actions),), w, dtype=torch.float64))
 
+        q_random = torch.empty(0)
+        if c.cloning_unit == "contrast":
+            random = torch.empty_like(a).uniform_(-1, 1, generator=self.generator)
+            q_random = self.q(self.critics, s, random, self.u_vectors).detach()
+
         q = self.q(self.critics, s, a, self.u_vectors)
         loss = torch.stack([(q[k] - y[k]).square().mean() for k in range(len(q))]).sum()
         if groups:
@@ -259,6 +264,10 @@ class PlainPBRL:
         if c.cloning_unit == "doubt":
             u = self.std(q.detach()).mean()
             size = u * torch.clamp(u / size, max=1)
+        if c.cloning_unit == "contrast":
+            dearer = q_random - q.detach()
+            noise, signal = self.std(dearer).mean(), dearer.mean(0).abs().mean()
+            size = noise * torch.clamp(noise / signal, max=1)
         cloning = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
         actor_loss = (alpha * log_pi - objective).mean() + cloning * size * distance
         self.policy_adam.zero_grad()
@@ -315,6 +324,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cloning": {"cloning": 0.5, "cloning_end": 0.1},
     "cloning, in units of Q's spread": {"cloning": 0.5, "cloning_unit": "spread"},
     "cloning, in units of doubt": {"cloning": 50, "cloning_unit": "doubt"},
+    "cloning, in units of the doubt about contrasts": {"cloning": 50, "cloning_unit": "contrast"},
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},

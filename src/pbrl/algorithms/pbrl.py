@@ -27,6 +27,9 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
 
+# Rows of a minibatch on which cloning_unit contrast is measured; more would only cost time.
+CONTRAST_ROWS = 64
+
 
 @dataclass(frozen=True)
 class PBRLConfig(AlgorithmConfig):
@@ -83,9 +86,10 @@ class PBRLConfig(AlgorithmConfig):
             to
         cloning_end: its weight at the last step.
         cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; its spread, the
-            deviation, which a constant added to all rewards leaves alone; or doubt, U of the
-            logged actions times its share of that spread (at most 1): the less the critics
-            agree, the nearer the data.
+            deviation, which a constant added to all rewards leaves alone; doubt, U of the logged
+            actions times its share of that spread (at most 1): the less the critics agree, the
+            nearer the data; or contrast, the critics' disagreement on what a random action is
+            worth less than the logged one, times its share of that difference (at most 1).
         value_scale: the critics' last layer starts and learns, and their priors' is, in units of
             this value, auto: a tenth of the mean size of a reward over 1 - gamma (not in the
             paper). Adam moves each weight by about its rate a step, whatever the size of Q:
@@ -139,7 +143,7 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
-    cloning_unit: Literal["size", "spread", "doubt"] = "size"
+    cloning_unit: Literal["size", "spread", "doubt", "contrast"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
     policy_noise: float = 0.0
@@ -220,11 +224,11 @@ class PBRL(Algorithm):
             "beta_ood_start": 0.3,
             "beta_ood_middle": 0.15,
             "beta_ood_end": 0.05,
-            # Critics of a few thousand steps cannot hold the policy at the data alone; their doubt
-            # says how much help they need.
-            "cloning": 1000.0,
-            "cloning_end": 1000.0,
-            "cloning_unit": "doubt",
+            # Critics of a few thousand steps cannot hold the policy at the data alone; how far they
+            # agree on what actions are worth says how much help they need.
+            "cloning": 50.0,
+            "cloning_end": 50.0,
+            "cloning_unit": "contrast",
             # The trained policy jitters; falling rates and an average steady it.
             "lr_end": 0.05,
             "policy_average": 0.1,
@@ -438,6 +442,9 @@ class PBRL(Algorithm):
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
+        if c.cloning_unit == "contrast":  # ours, for the policy's loss below
+            random = torch.empty_like(a[:CONTRAST_ROWS]).uniform_(-1, 1, generator=self.generator)
+            q_random = self.critics.values(s[:CONTRAST_ROWS], random)  # [K, n]
         self.critic_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
@@ -476,6 +483,8 @@ class PBRL(Algorithm):
             if c.cloning_unit == "doubt":  # the spread over its signal-to-noise ratio
                 u = metrics["u_batch"]
                 unit = u * (u / unit.clamp_min(torch.finfo(u.dtype).tiny)).clamp_max(1)
+            elif c.cloning_unit == "contrast":
+                unit = self._contrast_doubt(q_random - q_data[:, :CONTRAST_ROWS])
             weight = self.cloning_weight() * unit
             actor_loss = actor_loss + weight * distance
             metrics |= {"cloning_loss": distance.detach(), "cloning_weight": weight}
@@ -491,6 +500,16 @@ class PBRL(Algorithm):
                 list(self.policy.parameters()), list(self.actor.parameters()), rate
             )
         return metrics | {"actor_loss": actor_loss.detach()}
+
+    def _contrast_doubt(self, contrast: Tensor) -> Tensor:
+        """How little the critics agree on what actions are worth, ``[K, n] -> []``, in units of Q.
+
+        Their disagreement on the ``contrast`` between random actions and logged ones, which the
+        state's own value does not enter, times its share of that contrast (at most 1).
+        """
+        noise, signal = self.std(contrast).mean(), contrast.mean(0).abs().mean()
+        share = (noise / signal.clamp_min(torch.finfo(noise.dtype).tiny)).clamp_max(1)
+        return noise * share
 
     def _ood_rows(
         self,
