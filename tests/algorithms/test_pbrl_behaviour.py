@@ -147,8 +147,8 @@ def weight_by_contrast(times: float, apart: float = 0.0) -> float:
         agent.critics.main.head_weight.mul_(1e4)
         agent.critics.main.head_weight[1] *= times
         agent.critics.main.head_bias[1] += apart
-    s = torch.linspace(0, 1, 192).reshape(64, 3)
-    batch = Batch(s, s[:, :1], torch.ones(64), s, torch.zeros(64))
+    s = torch.linspace(0, 1, 300).reshape(100, 3)  # more rows than are looked at
+    batch = Batch(s, s[:, :1], torch.ones(100), s, torch.zeros(100))
     return agent.update(batch)["cloning_weight"].item()
 
 

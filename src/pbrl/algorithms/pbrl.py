@@ -27,7 +27,7 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
 
-# Rows of a minibatch on which cloning_unit contrast is measured; more would only cost time.
+# Rows of a minibatch on which cloning_unit contrast is measured: few, to save time.
 CONTRAST_ROWS = 64
 
 
@@ -480,11 +480,13 @@ class PBRL(Algorithm):
             distance = functional.mse_loss(torch.tanh(mean), a)
             q = q_pi.detach()
             unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
-            if c.cloning_unit == "doubt":  # the spread over its signal-to-noise ratio
-                u = metrics["u_batch"]
-                unit = u * (u / unit.clamp_min(torch.finfo(u.dtype).tiny)).clamp_max(1)
-            elif c.cloning_unit == "contrast":
-                unit = self._contrast_doubt(q_random - q_data[:, :CONTRAST_ROWS])
+            if c.cloning_unit in ("doubt", "contrast"):  # disagreement times its share of a signal
+                noise, signal = metrics["u_batch"], unit
+                if c.cloning_unit == "contrast":  # on actions alone: a state's value cancels
+                    contrast = q_random - q_data[:, :CONTRAST_ROWS]  # [K, n]
+                    noise, signal = self.std(contrast).mean(), contrast.mean(0).abs().mean()
+                share = noise / signal.clamp_min(torch.finfo(noise.dtype).tiny)
+                unit = noise * share.clamp_max(1)
             weight = self.cloning_weight() * unit
             actor_loss = actor_loss + weight * distance
             metrics |= {"cloning_loss": distance.detach(), "cloning_weight": weight}
@@ -500,16 +502,6 @@ class PBRL(Algorithm):
                 list(self.policy.parameters()), list(self.actor.parameters()), rate
             )
         return metrics | {"actor_loss": actor_loss.detach()}
-
-    def _contrast_doubt(self, contrast: Tensor) -> Tensor:
-        """How little the critics agree on what actions are worth, ``[K, n] -> []``, in units of Q.
-
-        Their disagreement on the ``contrast`` between random actions and logged ones, which the
-        state's own value does not enter, times its share of that contrast (at most 1).
-        """
-        noise, signal = self.std(contrast).mean(), contrast.mean(0).abs().mean()
-        share = (noise / signal.clamp_min(torch.finfo(noise.dtype).tiny)).clamp_max(1)
-        return noise * share
 
     def _ood_rows(
         self,
