@@ -56,8 +56,9 @@ class Trial:
         )
 
 
-# What the preset was before cloning by contrast, before cloning by doubt, before its beta_ood was
+# What the preset was before cloning by gain, by contrast and by doubt, before its beta_ood was
 # halved, before policy_noise, and before value_scale.
+CONTRAST = "--cloning-unit contrast --cloning 50 --cloning-end 50"
 DOUBT = "--cloning-unit doubt --cloning 1000 --cloning-end 1000"
 SPREAD = "--cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
 LARGER = f"{SPREAD} --beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
@@ -122,12 +123,13 @@ PRESET = [
     Trial("fast halfcheetah 0", task="halfcheetah"),
     *(
         Trial(
-            f"fast, cloning by doubt, {task} 0, two hours",
-            DOUBT,
+            f"fast, cloning by {unit}, {task} 0, two hours",
+            flags,
             task,
             eval_every=5000,
             minutes=120,
         )
+        for unit, flags in (("contrast", CONTRAST), ("doubt", DOUBT))
         for task in DATA_SCORE
     ),
     *(Trial(f"fast, cloning by doubt, hopper {seed}", DOUBT, seed=seed) for seed in (0, 2)),

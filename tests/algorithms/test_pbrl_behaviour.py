@@ -136,33 +136,43 @@ def test_doubt_is_the_disagreement_times_its_share_of_the_spread(apart: float) -
     assert metrics["cloning_weight"].item() == pytest.approx(3 * u * min(1, u / spread), rel=1e-3)
 
 
-def weight_by_contrast(times: float, apart: float = 0.0) -> float:
+def weight(unit: str, times: float, apart: float = 0.0) -> float:
     """Of cloning, where the second critic is the first one ``times`` and ``apart`` from it."""
-    settings: dict[str, Any] = {**SMALL, "cloning": 3.0, "cloning_end": 3.0}
-    settings |= {"cloning_unit": "contrast", "ensemble_size": 2, "policy_noise": 0.2}
-    agent = PBRL(PBRLConfig(**settings | {"critic_lr": 1e-12}), 3, 1)
+    settings: dict[str, Any] = {**SMALL, "cloning": 3.0, "cloning_end": 3.0, "cloning_unit": unit}
+    settings |= {"ensemble_size": 2, "policy_noise": 0.2, "critic_lr": 1e-12}
+    agent = PBRL(PBRLConfig(**settings), 3, 1)
     with torch.no_grad():
         for parameter in agent.critics.main.parameters():
             parameter[1] = parameter[0]
         agent.critics.main.head_weight.mul_(1e4)
         agent.critics.main.head_weight[1] *= times
         agent.critics.main.head_bias[1] += apart
-    s = torch.linspace(0, 1, 300).reshape(100, 3)  # more rows than are looked at
-    batch = Batch(s, s[:, :1], torch.ones(100), s, torch.zeros(100))
+    s = torch.linspace(0, 1, 600).reshape(200, 3)  # more rows than are looked at
+    batch = Batch(s, s[:, :1], torch.ones(200), s, torch.zeros(200))
     return agent.update(batch)["cloning_weight"].item()
 
 
-def test_doubt_about_contrasts_is_their_disagreement_times_its_share() -> None:
-    # Contrasts c and m c differ by |m - 1| c / 2, a share of |m - 1| / |m + 1|, at most 1.
-    twice = weight_by_contrast(2)
+@pytest.mark.parametrize("unit", ["contrast", "gain"])
+def test_doubt_about_actions_is_their_disagreement_times_its_share(unit: str) -> None:
+    # Differences d and m d are |m - 1| d / 2 apart, a share of |m - 1| / |m + 1|, at most 1.
+    twice = weight(unit, 2)
     assert twice > 0
-    assert weight_by_contrast(1) == pytest.approx(0, abs=1e-3 * twice)
-    assert weight_by_contrast(3) / twice == pytest.approx((1 * 1 / 2) / (1 / 2 * 1 / 3), rel=1e-3)
-    assert weight_by_contrast(-1) / twice == pytest.approx(1 / (1 / 2 * 1 / 3), rel=1e-3)
+    assert weight(unit, 1) == pytest.approx(0, abs=1e-3 * twice)
+    assert weight(unit, 3) / twice == pytest.approx((1 * 1 / 2) / (1 / 2 * 1 / 3), rel=1e-3)
+    assert weight(unit, -1) / twice == pytest.approx(1 / (1 / 2 * 1 / 3), rel=1e-3)
 
 
-def test_critics_that_differ_by_a_constant_agree_on_contrasts() -> None:
-    assert weight_by_contrast(2, apart=20) == pytest.approx(weight_by_contrast(2), rel=1e-3)
+@pytest.mark.parametrize("unit", ["contrast", "gain"])
+def test_critics_that_differ_by_a_constant_agree_on_actions(unit: str) -> None:
+    assert weight(unit, 2, apart=20) == pytest.approx(weight(unit, 2), rel=1e-3)
+
+
+def test_a_policy_that_acts_as_logged_is_not_held_by_its_gain() -> None:
+    agent = PBRL(PBRLConfig(**{**SMALL, "cloning": 3.0, "cloning_unit": "gain"}), 3, 1)
+    s = torch.rand(50, 3)
+    logged = agent.act(s)
+    metrics = agent.update(Batch(s, logged, torch.ones(50), s, torch.zeros(50)))
+    assert metrics["cloning_weight"].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_log_without_rewards_has_no_unit() -> None:

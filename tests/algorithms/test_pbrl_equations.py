@@ -212,10 +212,10 @@ class PlainPBRL:
             a_ood.append(actions)
             weight.append(torch.full((len(actions),), w, dtype=torch.float64))
 
-        q_random = torch.empty(0)
+        other = torch.tanh(mean).detach()
         if c.cloning_unit == "contrast":
-            random = torch.empty_like(a).uniform_(-1, 1, generator=self.generator)
-            q_random = self.q(self.critics, s, random, self.u_vectors).detach()
+            other = torch.empty_like(a).uniform_(-1, 1, generator=self.generator)
+        q_other = self.q(self.critics, s, other, self.u_vectors).detach()
 
         q = self.q(self.critics, s, a, self.u_vectors)
         loss = torch.stack([(q[k] - y[k]).square().mean() for k in range(len(q))]).sum()
@@ -264,9 +264,9 @@ class PlainPBRL:
         if c.cloning_unit == "doubt":
             u = self.std(q.detach()).mean()
             size = u * torch.clamp(u / size, max=1)
-        if c.cloning_unit == "contrast":
-            dearer = q_random - q.detach()
-            noise, signal = self.std(dearer).mean(), dearer.mean(0).abs().mean()
+        if c.cloning_unit in ("contrast", "gain"):
+            gain = q_other - q.detach()
+            noise, signal = self.std(gain).mean(), gain.mean(0).abs().mean()
             size = noise * torch.clamp(noise / signal, max=1)
         cloning = c.cloning + (c.cloning_end - c.cloning) * self.step / self.total
         actor_loss = (alpha * log_pi - objective).mean() + cloning * size * distance
@@ -325,6 +325,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cloning, in units of Q's spread": {"cloning": 0.5, "cloning_unit": "spread"},
     "cloning, in units of doubt": {"cloning": 50, "cloning_unit": "doubt"},
     "cloning, in units of the doubt about contrasts": {"cloning": 50, "cloning_unit": "contrast"},
+    "cloning, in units of the doubt about gains": {"cloning": 50, "cloning_unit": "gain"},
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},

@@ -27,8 +27,8 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
 
-# Rows of a minibatch on which cloning_unit contrast is measured: few, to save time.
-CONTRAST_ROWS = 64
+# Rows of a minibatch on which cloning_unit contrast and gain are measured: few, to save time.
+CONTRAST_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,9 @@ class PBRLConfig(AlgorithmConfig):
         cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; its spread, the
             deviation, which a constant added to all rewards leaves alone; doubt, U of the logged
             actions times its share of that spread (at most 1): the less the critics agree, the
-            nearer the data; or contrast, the critics' disagreement on what a random action is
-            worth less than the logged one, times its share of that difference (at most 1).
+            nearer the data; gain, the critics' disagreement on what the policy's action is worth
+            more than the logged one, times its share of that difference (at most 1); or contrast,
+            the same with a random action in place of the policy's.
         value_scale: the critics' last layer starts and learns, and their priors' is, in units of
             this value, auto: a tenth of the mean size of a reward over 1 - gamma (not in the
             paper). Adam moves each weight by about its rate a step, whatever the size of Q:
@@ -143,7 +144,7 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
-    cloning_unit: Literal["size", "spread", "doubt", "contrast"] = "size"
+    cloning_unit: Literal["size", "spread", "doubt", "contrast", "gain"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
     policy_noise: float = 0.0
@@ -225,10 +226,10 @@ class PBRL(Algorithm):
             "beta_ood_middle": 0.15,
             "beta_ood_end": 0.05,
             # Critics of a few thousand steps cannot hold the policy at the data alone; how far they
-            # agree on what actions are worth says how much help they need.
-            "cloning": 50.0,
-            "cloning_end": 50.0,
-            "cloning_unit": "contrast",
+            # agree on what its actions gain says how much help they need.
+            "cloning": 100.0,
+            "cloning_end": 100.0,
+            "cloning_unit": "gain",
             # The trained policy jitters; falling rates and an average steady it.
             "lr_end": 0.05,
             "policy_average": 0.1,
@@ -442,9 +443,11 @@ class PBRL(Algorithm):
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
-        if c.cloning_unit == "contrast":  # ours, for the policy's loss below
-            random = torch.empty_like(a[:CONTRAST_ROWS]).uniform_(-1, 1, generator=self.generator)
-            q_random = self.critics.values(s[:CONTRAST_ROWS], random)  # [K, n]
+        if c.cloning_unit in ("contrast", "gain"):  # ours, for the policy's loss below
+            other = torch.tanh(mean.detach()[:CONTRAST_ROWS])
+            if c.cloning_unit == "contrast":
+                other.uniform_(-1, 1, generator=self.generator)
+            q_other = self.critics.values(s[:CONTRAST_ROWS], other)  # [K, n]
         self.critic_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
@@ -480,11 +483,11 @@ class PBRL(Algorithm):
             distance = functional.mse_loss(torch.tanh(mean), a)
             q = q_pi.detach()
             unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
-            if c.cloning_unit in ("doubt", "contrast"):  # disagreement times its share of a signal
+            if c.cloning_unit not in ("size", "spread"):  # disagreement times its share of a signal
                 noise, signal = metrics["u_batch"], unit
-                if c.cloning_unit == "contrast":  # on actions alone: a state's value cancels
-                    contrast = q_random - q_data[:, :CONTRAST_ROWS]  # [K, n]
-                    noise, signal = self.std(contrast).mean(), contrast.mean(0).abs().mean()
+                if c.cloning_unit != "doubt":  # on actions alone: a state's value cancels
+                    gain = q_other - q_data[:, :CONTRAST_ROWS]  # [K, n]
+                    noise, signal = self.std(gain).mean(), gain.mean(0).abs().mean()
                 share = noise / signal.clamp_min(torch.finfo(noise.dtype).tiny)
                 unit = noise * share.clamp_max(1)
             weight = self.cloning_weight() * unit
