@@ -168,7 +168,8 @@ def test_critics_that_differ_by_a_constant_agree_on_actions(unit: str) -> None:
 
 
 def test_a_policy_that_acts_as_logged_is_not_held_by_its_gain() -> None:
-    agent = PBRL(PBRLConfig(**{**SMALL, "cloning": 3.0, "cloning_unit": "gain"}), 3, 1)
+    settings: dict[str, Any] = {**SMALL, "cloning": 3.0, "cloning_unit": "gain"}
+    agent = PBRL(PBRLConfig(**settings), 3, 1)
     s = torch.rand(50, 3)
     logged = agent.act(s)
     metrics = agent.update(Batch(s, logged, torch.ones(50), s, torch.zeros(50)))
