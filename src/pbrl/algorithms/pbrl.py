@@ -443,7 +443,8 @@ class PBRL(Algorithm):
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
-        if c.cloning_unit in ("contrast", "gain"):  # ours, for the policy's loss below
+        cloned = c.cloning > 0 or c.cloning_end > 0
+        if cloned and c.cloning_unit in ("contrast", "gain"):  # ours, for the policy's loss below
             other = torch.tanh(mean.detach()[:CONTRAST_ROWS])
             if c.cloning_unit == "contrast":
                 other.uniform_(-1, 1, generator=self.generator)
@@ -479,7 +480,7 @@ class PBRL(Algorithm):
         else:
             q_pi = self.critics.extreme(s, a_pi, largest=c.actor_objective == "max")
         actor_loss = -(bonus + q_pi).mean()
-        if c.cloning or c.cloning_end:  # ours: the policy stays near the data while Q is young
+        if cloned:  # ours: the policy stays near the data while Q is young
             distance = functional.mse_loss(torch.tanh(mean), a)
             q = q_pi.detach()
             unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
