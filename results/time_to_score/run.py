@@ -121,6 +121,8 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+]
+EARLIER_PRESETS = [
     *(
         Trial(
             f"fast, cloning by {unit}, {task} 0, two hours",
@@ -135,8 +137,6 @@ PRESET = [
     *(Trial(f"fast, cloning by doubt, hopper {seed}", DOUBT, seed=seed) for seed in (0, 2)),
     Trial("fast, cloning by doubt, halfcheetah 0", DOUBT, task="halfcheetah"),
     Trial("fast, cloning by doubt, hopper 1, an hour", DOUBT, seed=1, minutes=60),
-]
-EARLIER_PRESETS = [
     *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),
     Trial("fast, larger beta_ood, hopper 0, an hour", LARGER, minutes=60),
     Trial("fast, larger beta_ood, halfcheetah 0", LARGER, task="halfcheetah"),
