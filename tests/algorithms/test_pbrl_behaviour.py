@@ -35,6 +35,7 @@ BAD = (
     ({"cloning": -0.1}, "cloning"),
     ({"value_scale": 0.0}, "value_scale"),
     ({"lr_end": -0.5}, "lr_end"),
+    ({"lr_steps": -1}, "lr_steps"),
     ({"policy_noise": -0.2}, "policy_noise"),
     ({"policy_noise": 0.001}, "policy_noise"),
     ({"ood_penalty": "relative", "ood_next_states": True}, "ood_next_states"),

@@ -165,7 +165,8 @@ class PlainPBRL:
         c = self.c
         for adam, rate in self.full_rates:
             done = self.step / self.total
-            adam.param_groups[0]["lr"] = (1 - done) * rate + done * c.lr_end * rate
+            later = c.lr_steps / (c.lr_steps + self.step) if c.lr_steps else 1.0
+            adam.param_groups[0]["lr"] = ((1 - done) * rate + done * c.lr_end * rate) * later
         s, a, r, s2, d = batch
         mean, log_std = self.pi(s)
         if c.policy_noise:  # deterministic: no draw, no entropy
@@ -329,6 +330,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cloning, at the end only": {"cloning_end": 0.5},
     "values in units of 5": {"value_scale": 5.0},
     "falling rates": {"lr_end": 0.1},
+    "rates that fall with steps": {"lr_steps": 2},
+    "rates that fall with steps and with the run": {"lr_steps": 3, "lr_end": 0.2},
     "falling rates, values in units of 5": {"lr_end": 0.0, "value_scale": 5.0},
     "deterministic policy": {"policy_noise": 0.6},
     "deterministic policy, wide OOD actions": {"policy_noise": 0.3, "ood_min_std": 0.6},

@@ -97,6 +97,8 @@ class PBRLConfig(AlgorithmConfig):
             values of hundreds are thousands of steps away.
         lr_end: the rates of critics and policy fall linearly to this share of themselves at the
             last step (not in the paper).
+        lr_steps: above 0, they also fall as 1 / (1 + step / lr_steps): a long run spends less of
+            its time at rates that suit a short one (not in the paper).
         policy_noise: above 0, the policy is deterministic as TD3's: it follows Q at its own action,
             without an entropy term, and where an action is drawn from it (Eqs. 4 and 5) normal
             noise of this deviation, clipped at 2.5 of them, is added (not in the paper).
@@ -147,6 +149,7 @@ class PBRLConfig(AlgorithmConfig):
     cloning_unit: Literal["size", "spread", "doubt", "contrast", "gain"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
+    lr_steps: int = 0
     policy_noise: float = 0.0
     policy_average: float = 0.0
 
@@ -172,6 +175,7 @@ class PBRLConfig(AlgorithmConfig):
             "ood_min_std",
             "cloning",
             "cloning_end",
+            "lr_steps",
         ):
             require(getattr(self, weight) >= 0, f"{weight} must not be negative")
         for weight in ("beta_ood_start", "beta_ood_middle", "beta_ood_end"):
@@ -373,7 +377,10 @@ class PBRL(Algorithm):
 
     def _lower_rates(self) -> None:
         """Learning rates of this step; alpha's stays."""
-        c, share = self.config, 1 + (self.config.lr_end - 1) * self.progress()
+        c = self.config
+        share = 1 + (c.lr_end - 1) * self.progress()
+        if c.lr_steps:
+            share /= 1 + self.step / c.lr_steps
         head, hidden = self.critic_optimizer.param_groups
         head["lr"] = c.critic_lr * self.value_scale * share
         hidden["lr"] = c.critic_lr * share
@@ -383,7 +390,7 @@ class PBRL(Algorithm):
         c = self.config
         s, a, r, s2, terminal = batch  # [B, S] [B, A] [B] [B, S] [B]
         size = len(s)
-        if c.lr_end != 1:
+        if c.lr_end != 1 or c.lr_steps:
             self._lower_rates()
 
         # The policy's trunk runs once on s and once on s'; all actions come from these outputs.
