@@ -56,20 +56,21 @@ class Trial:
         )
 
 
-# What the preset was before cloning by gain, by contrast and by doubt, before its beta_ood was
-# halved, before policy_noise, and before value_scale.
-CONTRAST = "--cloning-unit contrast --cloning 50 --cloning-end 50"
-DOUBT = "--cloning-unit doubt --cloning 1000 --cloning-end 1000"
-SPREAD = "--cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
+# What the preset was before lr_steps, before cloning by gain, by contrast and by doubt, before its
+# beta_ood was halved, before policy_noise, and before value_scale.
+LINEAR = "--lr-steps 0"
+CONTRAST = f"{LINEAR} --cloning-unit contrast --cloning 50 --cloning-end 50"
+DOUBT = f"{LINEAR} --cloning-unit doubt --cloning 1000 --cloning-end 1000"
+SPREAD = f"{LINEAR} --cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
 LARGER = f"{SPREAD} --beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
 GAUSSIAN = (
     f"{LARGER} --policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
     "--cloning 1 --cloning-end 0.5"
 )
 BEFORE = (
-    "--policy-noise 0 --alpha-lr 1e-3 --value-scale 1 --lr-end 1 --policy-average 0.15 --tau 0.01 "
-    "--critic-lr 3e-4 --actor-lr 2e-4 --beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2 "
-    "--cloning 0.4 --cloning-end 0.4 --cloning-unit size"
+    f"{LINEAR} --policy-noise 0 --alpha-lr 1e-3 --value-scale 1 --lr-end 1 --policy-average 0.15 "
+    "--tau 0.01 --critic-lr 3e-4 --actor-lr 2e-4 --beta-ood-start 5 --beta-ood-middle 1 "
+    "--beta-ood-end 0.2 --cloning 0.4 --cloning-end 0.4 --cloning-unit size"
 )
 WIDE = f"{BEFORE} --ood-min-std 0.3"
 QUICK = f"{WIDE} --critic-lr 5e-4 --cloning-end 0.2"
@@ -80,6 +81,7 @@ EARLIER = (
 )
 SETTINGS = [
     Trial("fast hopper 0"),
+    Trial("fast, linear rates, hopper 0", LINEAR),
     Trial("fast, cloning by doubt, hopper 0", DOUBT),
     Trial("fast, cloning by doubt, no OOD draws", f"{DOUBT} --n-ood 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
@@ -121,6 +123,17 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    *(
+        Trial(
+            f"fast, linear rates, {task} 0{', two hours' * (minutes == 120)}",
+            LINEAR,
+            task,
+            eval_every=every,
+            minutes=minutes,
+        )
+        for minutes, every in ((120, 5000), (30, 2000))
+        for task in DATA_SCORE
+    ),
 ]
 EARLIER_PRESETS = [
     *(

@@ -234,8 +234,10 @@ class PBRL(Algorithm):
             "cloning": 100.0,
             "cloning_end": 100.0,
             "cloning_unit": "gain",
-            # The trained policy jitters; falling rates and an average steady it.
+            # The trained policy jitters; falling rates and an average steady it. In long runs at
+            # these rates the critics drift apart.
             "lr_end": 0.05,
+            "lr_steps": 50_000,
             "policy_average": 0.1,
         },
         "demo": {
