@@ -5,12 +5,13 @@
     python results/time_to_score/run.py earlier --data DIR --work WORK
 
 DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings`` changes one thing
-at a time from the preset (and has what the preset was before), 30 minutes on one core each;
-``preset`` repeats it with other seeds, data and times, beside TD3+BC and CQL; ``earlier`` does so
-with what the preset was before. A run measures its speed first and fixes its steps, so that
+at a time from the preset, 30 minutes on one core each; ``preset`` repeats it with other seeds, data
+and times, beside TD3+BC and CQL. A run measures its speed first and fixes its steps, so that
 schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
 Writes PART.{json,md,png} (and, for ``preset``, docs/images/hour.png) from all runs that are
-finished, and from what the JSON has of others.
+finished, and from what the JSON has of others: what the preset was before (``earlier``, and some
+of ``settings``) is drawn again and not trained again. Its flags are in the JSON; revision 0c48a57
+was the last to have them all.
 """
 
 from __future__ import annotations
@@ -56,51 +57,12 @@ class Trial:
         )
 
 
-# What the preset was before lr_steps, before cloning by gain, by contrast and by doubt, before its
-# beta_ood was halved, before policy_noise, and before value_scale.
-LINEAR = "--lr-steps 0"
-CONTRAST = f"{LINEAR} --cloning-unit contrast --cloning 50 --cloning-end 50"
-DOUBT = f"{LINEAR} --cloning-unit doubt --cloning 1000 --cloning-end 1000"
-SPREAD = f"{LINEAR} --cloning 0.3 --cloning-end 0.15 --cloning-unit spread"
-LARGER = f"{SPREAD} --beta-ood-start 0.5 --beta-ood-middle 0.3 --beta-ood-end 0.1"
-GAUSSIAN = (
-    f"{LARGER} --policy-noise 0 --alpha-lr 1e-3 --initial-log-alpha -3 --tau 0.02 --lr-end 0.1 "
-    "--cloning 1 --cloning-end 0.5"
-)
-BEFORE = (
-    f"{LINEAR} --policy-noise 0 --alpha-lr 1e-3 --value-scale 1 --lr-end 1 --policy-average 0.15 "
-    "--tau 0.01 --critic-lr 3e-4 --actor-lr 2e-4 --beta-ood-start 5 --beta-ood-middle 1 "
-    "--beta-ood-end 0.2 --cloning 0.4 --cloning-end 0.4 --cloning-unit size"
-)
-WIDE = f"{BEFORE} --ood-min-std 0.3"
-QUICK = f"{WIDE} --critic-lr 5e-4 --cloning-end 0.2"
-RELATIVE = f"{QUICK} --ood-penalty relative"
-EARLIER = (
-    f"{RELATIVE} --ensemble-size 10 --n-ood 2 --beta-ood-start 10 --beta-ood-middle 5 "
-    "--beta-ood-end 3 --cloning 0 --cloning-end 0"
-)
 SETTINGS = [
     Trial("fast hopper 0"),
-    Trial("fast, linear rates, hopper 0", LINEAR),
-    Trial("fast, cloning by doubt, hopper 0", DOUBT),
-    Trial("fast, cloning by doubt, no OOD draws", f"{DOUBT} --n-ood 0"),
+    Trial("linear rates", "--lr-steps 0"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
-    Trial("fast, larger beta_ood, hopper 0", LARGER),
-    Trial("fast, Gaussian policy, hopper 0", GAUSSIAN),
-    Trial("before: cloning 0.4", BEFORE),
-    Trial("before, wide draws, critic_lr=2e-4, cloning 0.2",
-          f"{WIDE} --critic-lr 2e-4 --cloning 0.2 --cloning-end 0.2"),
-    Trial("before, wide draws, critic_lr=5e-4, cloning 0.4 to 0.2", QUICK),
-    Trial("the same, relative penalty", RELATIVE),
-    Trial("the same, relative penalty, beta_ood 5, 2, 1, cloning 0.4 to 0.1",
-          f"{RELATIVE} --beta-ood-middle 2 --beta-ood-end 1 --cloning-end 0.1"),
-    Trial("before, wide draws, critic_lr=5e-4, relative penalty, no cloning, K=10, N_ood=2, "
-          "beta_ood 10, 5, 3", EARLIER),
-    Trial("the same, target entropy -1, draws not widened",
-          f"{EARLIER} --target-entropy -1 --ood-min-std 0 --policy-average 0.05"),
     Trial("value_scale=1", "--value-scale 1"),
-    Trial("the paper's beta_ood",
-          "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),
+    Trial("the paper's beta_ood", "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),
     Trial("no cloning", "--cloning 0 --cloning-end 0"),
     Trial("policy_noise=0.1", "--policy-noise 0.1"),
     Trial("tau=0.005", "--tau 0.005"),
@@ -109,7 +71,7 @@ SETTINGS = [
     Trial("N_ood=2", "--n-ood 2"),
     Trial("no LayerNorm", "--no-layer-norm"),
     Trial("three layers", "--hidden 256 256 256 --policy-hidden 256 256 256"),
-]  # fmt: skip
+]
 PRESET = [
     *(
         Trial(f"{name} {task} {seed}, two hours", "", task, seed, algorithm, preset, every, 120)
@@ -123,41 +85,8 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
-    *(
-        Trial(
-            f"fast, linear rates, {task} 0{', two hours' * (minutes == 120)}",
-            LINEAR,
-            task,
-            eval_every=every,
-            minutes=minutes,
-        )
-        for minutes, every in ((120, 5000), (30, 2000))
-        for task in DATA_SCORE
-    ),
 ]
-EARLIER_PRESETS = [
-    *(
-        Trial(
-            f"fast, cloning by {unit}, {task} 0, two hours",
-            flags,
-            task,
-            eval_every=5000,
-            minutes=120,
-        )
-        for unit, flags in (("contrast", CONTRAST), ("doubt", DOUBT))
-        for task in DATA_SCORE
-    ),
-    *(Trial(f"fast, cloning by doubt, hopper {seed}", DOUBT, seed=seed) for seed in (0, 2)),
-    Trial("fast, cloning by doubt, halfcheetah 0", DOUBT, task="halfcheetah"),
-    Trial("fast, cloning by doubt, hopper 1, an hour", DOUBT, seed=1, minutes=60),
-    *(Trial(f"fast, larger beta_ood, hopper {seed}", LARGER, seed=seed) for seed in range(3)),
-    Trial("fast, larger beta_ood, hopper 0, an hour", LARGER, minutes=60),
-    Trial("fast, larger beta_ood, halfcheetah 0", LARGER, task="halfcheetah"),
-    *(Trial(f"fast, Gaussian policy, hopper {seed}", GAUSSIAN, seed=seed) for seed in range(3)),
-    Trial("fast, Gaussian policy, halfcheetah 0", GAUSSIAN, task="halfcheetah"),
-    *(Trial(f"fast before {task} 0", BEFORE, task=task) for task in DATA_SCORE),
-]
-PARTS = {"settings": SETTINGS, "preset": PRESET, "earlier": EARLIER_PRESETS}
+PARTS = {"settings": SETTINGS, "preset": PRESET, "earlier": list[Trial]()}
 
 
 def run(trial: Trial, data: Path, work: Path) -> None:
@@ -230,6 +159,31 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def over_seeds(rows: list[dict[str, Any]]) -> list[str]:
+    """Markdown: what rows that differ in their seed alone have in common."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for r in rows:
+        groups.setdefault(re.sub(f" {r['seed']}(?=,|$)", "", r["run"], count=1), []).append(r)
+    lines = [
+        f"| {name} | {', '.join(str(r['seed']) for r in group)} | "
+        + " | ".join(
+            f"{np.mean(values):.1f} ({min(values)} to {max(values)})"
+            for key in ("last", "mean_of_last_quarter")
+            for values in [[r[key] for r in group]]
+        )
+        + f" | {max(r['largest_drop_in_last_quarter'] for r in group)} |"
+        for name, group in groups.items()
+        if len(group) > 1
+    ]
+    head = [
+        "",
+        "| over seeds | seeds | last: mean (range) | mean of the last quarter: mean (range) | "
+        "largest drop in the last quarter |",
+        "|---|---|---|---|---|",
+    ]
+    return [*head, *lines] if lines else []
+
+
 def others(task: str, measured: set[str]) -> list[tuple[str, list[float], list[float]]]:
     """Runs of other lengths, from ../hopper and ../systems, of systems that are not ``measured``.
 
@@ -265,7 +219,7 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
         "D4RL's medium-v2: 75.3 and 57.9.",
         "",
     ]
-    (HERE / f"{part}.md").write_text("\n".join([*head, *table(rows)]) + "\n")
+    (HERE / f"{part}.md").write_text("\n".join([*head, *table(rows), *over_seeds(rows)]) + "\n")
     from matplotlib.figure import Figure
 
     tasks = [task for task in DATA_SCORE if any(r["task"] == task for r in rows)]
@@ -308,9 +262,12 @@ def main() -> None:
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
             run(trial, arguments.data, arguments.work)
-    stored = [json.loads((HERE / f"{part}.json").read_text()) for part in PARTS]
-    kept = {row["run"]: row for rows in stored for row in rows}
-    rows = [measure(trial, arguments.work) or kept.get(trial.name) for trial in trials]
+    # A run of half an hour with seed 0 may stand in two tables; it is trained once.
+    kept = {part: json.loads((HERE / f"{part}.json").read_text()) for part in PARTS}
+    known = {row["run"]: row for rows in kept.values() for row in rows}
+    rows = [measure(trial, arguments.work) or known.get(trial.name) for trial in trials]
+    names = {trial.name for trial in trials}
+    rows += [row for row in kept[arguments.part] if row["run"] not in names]
     write(arguments.part, [row for row in rows if row])
 
 

@@ -10,7 +10,6 @@ Shapes: B rows of a minibatch, S observation and A action dimensions, K critics,
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -27,8 +26,8 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
 from pbrl.nn.policy import TanhGaussianPolicy
 
-# Rows of a minibatch on which cloning_unit contrast and gain are measured: few, to save time.
-CONTRAST_ROWS = 128
+# Rows of a minibatch on which cloning_unit gain is measured: few, to save time.
+GAIN_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,7 @@ class PBRLConfig(AlgorithmConfig):
         reward_penalty: c of r - c * U(s, a), for in_penalty reward and both.
         n_ood: OOD actions drawn for every state; 0 switches OOD sampling off.
         ood_actions: drawn from the policy (the paper) or uniformly (its theory).
-        ood_min_std: least deviation, before the squashing, of OOD draws from the policy, however
-            narrow it has become (not in the paper).
         ood_target: Q - beta_ood * U (Eq. 5), or plainly zero.
-        ood_penalty: what beta_ood multiplies: U(s, a_ood) (Eq. 5), or relative: by how much that
-            exceeds U of the logged action at the same state (not in the paper).
         ood_floor: lower bound of the OOD target; auto: 0 when the data's rewards are non-negative
             in the main, else the lowest discounted return the data allow; none: no bound.
         ood_next_states: also draw OOD actions at s' (authors' code, not in the paper).
@@ -85,12 +80,10 @@ class PBRLConfig(AlgorithmConfig):
             its mean action and the logged one, in units of Q (not in the paper); it moves linearly
             to
         cloning_end: its weight at the last step.
-        cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; its spread, the
-            deviation, which a constant added to all rewards leaves alone; doubt, U of the logged
-            actions times its share of that spread (at most 1): the less the critics agree, the
-            nearer the data; gain, the critics' disagreement on what the policy's action is worth
-            more than the logged one, times its share of that difference (at most 1); or contrast,
-            the same with a random action in place of the policy's.
+        cloning_unit: the unit: the mean size of Q over the batch, as in TD3+BC; or gain, the
+            critics' disagreement on what the policy's action is worth more than the logged one,
+            times its share of that difference (at most 1): the less they agree on what the policy
+            gains, the nearer it stays to the data.
         value_scale: the critics' last layer starts and learns, and their priors' is, in units of
             this value, auto: a tenth of the mean size of a reward over 1 - gamma (not in the
             paper). Adam moves each weight by about its rate a step, whatever the size of Q:
@@ -119,9 +112,7 @@ class PBRLConfig(AlgorithmConfig):
     reward_penalty: float = 1.0
     n_ood: int = 10
     ood_actions: Literal["policy", "uniform"] = "policy"
-    ood_min_std: float = 0.0
     ood_target: Literal["pessimistic", "zero"] = "pessimistic"
-    ood_penalty: Literal["absolute", "relative"] = "absolute"
     ood_floor: float | Literal["auto", "none"] = "auto"
     ood_next_states: bool = False
     ood_next_weight: float = 0.1
@@ -146,7 +137,7 @@ class PBRLConfig(AlgorithmConfig):
     critic_init: Init = "rlkit"
     cloning: float = 0.0
     cloning_end: float = 0.0
-    cloning_unit: Literal["size", "spread", "doubt", "contrast", "gain"] = "size"
+    cloning_unit: Literal["size", "gain"] = "size"
     value_scale: float | Literal["auto"] = 1.0
     lr_end: float = 1.0
     lr_steps: int = 0
@@ -172,7 +163,6 @@ class PBRLConfig(AlgorithmConfig):
             "l2",
             "reward_penalty",
             "ood_next_weight",
-            "ood_min_std",
             "cloning",
             "cloning_end",
             "lr_steps",
@@ -190,11 +180,6 @@ class PBRLConfig(AlgorithmConfig):
         )
         for share in ("beta_ood_linear", "policy_average", "lr_end"):
             require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
-        require(
-            self.ood_penalty == "absolute" or not self.ood_next_states,
-            "ood_penalty relative compares with the logged action of a state, and s' has none: "
-            "switch ood_next_states off",
-        )
 
 
 class PBRL(Algorithm):
@@ -435,29 +420,19 @@ class PBRL(Algorithm):
             s_all, a_all = torch.cat([s, s_ood]), torch.cat([a, a_ood])
         q_all = y.new_empty(c.ensemble_size, len(s_all))  # [K, B + M]
 
-        def familiar(ood: slice) -> Tensor | None:
-            """U of the logged action at the state of each OOD row, for the relative penalty."""
-            if c.ood_penalty == "absolute":
-                return None
-            row = torch.arange(ood.start, ood.stop, device=s.device) % size
-            return self.std(q_all[:, :size])[row]
-
         def squared_error(q: Tensor, rows: slice) -> Tensor:
             q_all[:, rows] = q.detach()
             data = max(0, min(rows.stop, size) - rows.start)  # rows of this chunk from the data
             loss = (q[:, :data] - y[:, rows][:, :data]).square().sum() / size
             if data < q.shape[1]:
                 ood = slice(rows.start + data - size, rows.stop - size)
-                target = self._ood_target(q[:, data:].detach(), beta[ood], familiar(ood))
+                target = self._ood_target(q[:, data:].detach(), beta[ood])
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
         cloned = c.cloning > 0 or c.cloning_end > 0
-        if cloned and c.cloning_unit in ("contrast", "gain"):  # ours, for the policy's loss below
-            other = torch.tanh(mean.detach()[:CONTRAST_ROWS])
-            if c.cloning_unit == "contrast":
-                other.uniform_(-1, 1, generator=self.generator)
-            q_other = self.critics.values(s[:CONTRAST_ROWS], other)  # [K, n]
+        if cloned and c.cloning_unit == "gain":  # ours, for the policy's loss below
+            q_acted = self.critics.values(s[:GAIN_ROWS], torch.tanh(mean.detach()[:GAIN_ROWS]))
         self.critic_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
@@ -468,9 +443,8 @@ class PBRL(Algorithm):
         }
         if c.n_ood:
             sampled = q_ood[:, : c.n_ood * size]  # those at s
-            ood_target = self._ood_target(q_ood, beta, familiar(slice(0, len(beta))))
             metrics |= {
-                "ood_loss": (q_ood - ood_target).square().mean(),
+                "ood_loss": (q_ood - self._ood_target(q_ood, beta)).square().mean(),
                 "beta_ood": beta[0],
                 "q_ood": sampled.mean(),
                 "u_ood": self.std(sampled).mean(),
@@ -491,13 +465,10 @@ class PBRL(Algorithm):
         actor_loss = -(bonus + q_pi).mean()
         if cloned:  # ours: the policy stays near the data while Q is young
             distance = functional.mse_loss(torch.tanh(mean), a)
-            q = q_pi.detach()
-            unit = q.abs().mean() if c.cloning_unit == "size" else q.std(correction=0)
-            if c.cloning_unit not in ("size", "spread"):  # disagreement times its share of a signal
-                noise, signal = metrics["u_batch"], unit
-                if c.cloning_unit != "doubt":  # on actions alone: a state's value cancels
-                    gain = q_other - q_data[:, :CONTRAST_ROWS]  # [K, n]
-                    noise, signal = self.std(gain).mean(), gain.mean(0).abs().mean()
+            unit = q_pi.detach().abs().mean()
+            if c.cloning_unit == "gain":  # disagreement times its share; a state's value cancels
+                gain = q_acted - q_data[:, :GAIN_ROWS]  # [K, n]
+                noise, signal = self.std(gain).mean(), gain.mean(0).abs().mean()
                 share = noise / signal.clamp_min(torch.finfo(noise.dtype).tiny)
                 unit = noise * share.clamp_max(1)
             weight = self.cloning_weight() * unit
@@ -535,19 +506,11 @@ class PBRL(Algorithm):
         beta = torch.cat([s.new_full((n * len(s),), weight) for weight in weights])
         return torch.cat([x.repeat(n, 1) for x in states]), torch.cat(actions), beta
 
-    def _ood_target(self, q: Tensor, beta: Tensor, familiar: Tensor | None) -> Tensor:
-        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``.
-
-        Most of U belongs to the state, and the network cannot tell the logged action from others
-        well enough: Eq. 5 then lowers logged actions too, step after step. Given ``familiar [n]``,
-        U of the logged actions, only what exceeds it is taxed.
-        """
+    def _ood_target(self, q: Tensor, beta: Tensor) -> Tensor:
+        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``."""
         if self.config.ood_target == "zero":
             return torch.zeros_like(q)
-        u = self.std(q)
-        if familiar is not None:
-            u = (u - familiar).clamp_min(0)
-        target = q - beta * u
+        target = q - beta * self.std(q)
         return target if self.floor is None else target.clamp_min(self.floor)
 
     @torch.no_grad()
@@ -556,8 +519,6 @@ class PBRL(Algorithm):
         mean, log_std = mean.repeat(self.config.n_ood, 1), log_std.repeat(self.config.n_ood, 1)
         if self.config.ood_actions == "uniform":
             return torch.empty_like(mean).uniform_(-1, 1, generator=self.generator)
-        if self.config.ood_min_std:
-            log_std = log_std.clamp_min(math.log(self.config.ood_min_std))
         return self._draw(mean, log_std)
 
     def _draw(self, mean: Tensor, log_std: Tensor) -> Tensor:
