@@ -31,6 +31,8 @@ BAD = (
     ({"n_ood": -1}, "n_ood"),
     ({"critic_lr": 0.0}, "critic_lr"),
     ({"policy_average": 1.5}, "policy_average"),
+    ({"ood_margin": -0.1}, "ood_margin"),
+    ({"ood_margin": 1.0, "ood_next_states": True}, "ood_next_states"),
     ({"cloning": -0.1}, "cloning"),
     ({"value_scale": 0.0}, "value_scale"),
     ({"lr_end": -0.5}, "lr_end"),
@@ -161,6 +163,38 @@ def test_a_policy_that_acts_as_logged_is_not_held_by_its_gain() -> None:
     logged = agent.act(s)
     metrics = agent.update(Batch(s, logged, torch.ones(50), s, torch.zeros(50)))
     assert metrics["cloning_weight"].item() == pytest.approx(0, abs=1e-6)
+
+
+def value_beside_narrow_data(ood_margin: float | None) -> float:
+    """Q of the logged action where every step earns 1 for ever, gamma is 0.9 and Q is 10."""
+    generator = torch.Generator().manual_seed(0)
+    settings: dict[str, Any] = {**SMALL, "n_ood": 1, "gamma": 0.9, "policy_noise": 0.2}
+    settings |= {"cloning": 10.0, "cloning_end": 10.0, "layer_norm": True, "critic_init": "fan-in"}
+    settings |= {"beta_ood_schedule": "constant", "beta_ood": 0.3, "ood_floor": "none"}
+    agent = PBRL(PBRLConfig(**settings, ood_margin=ood_margin), 2, 1, total_steps=600)
+    rewards, terminals = torch.ones(128), torch.zeros(128)
+    for _ in range(600):
+        s, s2 = torch.rand(2, 128, 2, generator=generator)
+        a = 0.05 * torch.randn(128, 1, generator=generator)  # a quarter of the draws' deviation
+        agent.update(Batch(s, a, rewards, s2, terminals))
+    s = torch.rand(500, 2, generator=generator)
+    return float(agent.q_values(s, torch.zeros(500, 1)).mean())
+
+
+def test_lowering_ood_actions_to_a_margin_keeps_the_values_of_narrow_data() -> None:
+    assert value_beside_narrow_data(None) < 0  # Eq. 5 as it is, with draws wider than the data
+    assert 6 < value_beside_narrow_data(1.0) < 10
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+def test_an_ood_action_is_lowered_until_it_is_a_margin_below_the_logged_one(margin: float) -> None:
+    agent = PBRL(PBRLConfig(ensemble_size=2, ood_margin=margin, ood_floor="none"), 1, 1)
+    logged = torch.tensor([[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]])
+    q = torch.tensor([[6.0, 4.5, 1.0], [8.0, 6.5, 3.0]])  # U = 1
+    target = agent._ood_target(q, torch.full((3,), 0.5), logged)
+    # Above 5 - margin: half of U comes off; at or below it nothing does.
+    lowered = torch.tensor([[0.5, 0.5 * margin, 0.0], [0.5, 0.5, 0.0]])
+    torch.testing.assert_close(target, q - lowered)
 
 
 def test_a_log_without_rewards_has_no_unit() -> None:

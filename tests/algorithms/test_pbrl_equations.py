@@ -220,6 +220,9 @@ class PlainPBRL:
             q_ood = self.q(self.critics, torch.cat(s_ood), torch.cat(a_ood), self.u_vectors)
             fixed = q_ood.detach()
             target = fixed - torch.cat(weight) * self.std(fixed)  # Eq. 5
+            if c.ood_margin is not None:  # not for what is low enough beside the logged action
+                gap = torch.cat([q.detach()] * c.n_ood, dim=1) - fixed
+                target = torch.where(gap < c.ood_margin * self.std(fixed), target, fixed)
             if self.floor is not None:
                 target = torch.where(
                     target > self.floor, target, torch.full_like(target, self.floor)
@@ -291,6 +294,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "N_ood = 5": {"n_ood": 5},
     "uniform OOD actions": {"ood_actions": "uniform"},
     "OOD target zero": {"ood_target": "zero"},
+    "OOD actions lowered to a margin": {"ood_margin": 0.5, "n_ood": 3, "ood_floor": "none"},
     "no floor": {"ood_floor": "none"},
     "floor of one's own": {"ood_floor": 0.5},
     "authors' second group": {"ood_next_states": True},

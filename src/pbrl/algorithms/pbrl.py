@@ -49,6 +49,8 @@ class PBRLConfig(AlgorithmConfig):
         n_ood: OOD actions drawn for every state; 0 switches OOD sampling off.
         ood_actions: drawn from the policy (the paper) or uniformly (its theory).
         ood_target: Q - beta_ood * U (Eq. 5), or plainly zero.
+        ood_margin: Eq. 5 lowers an OOD action, in each critic, only while its value is not this
+            many U below the logged action's at the same state; None: always (the paper).
         ood_floor: lower bound of the OOD target; auto: 0 when the data's rewards are non-negative
             in the main, else the lowest discounted return the data allow; none: no bound.
         ood_next_states: also draw OOD actions at s' (authors' code, not in the paper).
@@ -113,6 +115,7 @@ class PBRLConfig(AlgorithmConfig):
     n_ood: int = 10
     ood_actions: Literal["policy", "uniform"] = "policy"
     ood_target: Literal["pessimistic", "zero"] = "pessimistic"
+    ood_margin: float | None = None
     ood_floor: float | Literal["auto", "none"] = "auto"
     ood_next_states: bool = False
     ood_next_weight: float = 0.1
@@ -180,6 +183,13 @@ class PBRLConfig(AlgorithmConfig):
         )
         for share in ("beta_ood_linear", "policy_average", "lr_end"):
             require(0 <= getattr(self, share) <= 1, f"{share} is a fraction between 0 and 1")
+        if self.ood_margin is not None:
+            require(self.ood_margin >= 0, "ood_margin must not be negative")
+            require(
+                not self.ood_next_states,
+                "ood_margin compares with the logged action of a state, and s' has none: "
+                "switch ood_next_states off",
+            )
 
 
 class PBRL(Algorithm):
@@ -214,6 +224,8 @@ class PBRL(Algorithm):
             "beta_ood_start": 0.3,
             "beta_ood_middle": 0.15,
             "beta_ood_end": 0.05,
+            # Beside narrow data nothing else stops it, and targets drawn there bring Q down.
+            "ood_margin": 1.0,
             # Critics of a few thousand steps cannot hold the policy at the data alone; how far they
             # agree on what its actions gain says how much help they need.
             "cloning": 100.0,
@@ -420,13 +432,19 @@ class PBRL(Algorithm):
             s_all, a_all = torch.cat([s, s_ood]), torch.cat([a, a_ood])
         q_all = y.new_empty(c.ensemble_size, len(s_all))  # [K, B + M]
 
+        def logged(ood: slice) -> Tensor | None:
+            """Q of the logged action at the state of each OOD row, ``[K, n]``, for ood_margin."""
+            if c.ood_margin is None:
+                return None
+            return q_all[:, torch.arange(ood.start, ood.stop, device=s.device) % size]
+
         def squared_error(q: Tensor, rows: slice) -> Tensor:
             q_all[:, rows] = q.detach()
             data = max(0, min(rows.stop, size) - rows.start)  # rows of this chunk from the data
             loss = (q[:, :data] - y[:, rows][:, :data]).square().sum() / size
             if data < q.shape[1]:
                 ood = slice(rows.start + data - size, rows.stop - size)
-                target = self._ood_target(q[:, data:].detach(), beta[ood])
+                target = self._ood_target(q[:, data:].detach(), beta[ood], logged(ood))
                 loss = loss + (q[:, data:] - target).square().sum() / len(beta)
             return loss
 
@@ -443,8 +461,9 @@ class PBRL(Algorithm):
         }
         if c.n_ood:
             sampled = q_ood[:, : c.n_ood * size]  # those at s
+            ood_target = self._ood_target(q_ood, beta, logged(slice(0, len(beta))))
             metrics |= {
-                "ood_loss": (q_ood - self._ood_target(q_ood, beta)).square().mean(),
+                "ood_loss": (q_ood - ood_target).square().mean(),
                 "beta_ood": beta[0],
                 "q_ood": sampled.mean(),
                 "u_ood": self.std(sampled).mean(),
@@ -506,11 +525,18 @@ class PBRL(Algorithm):
         beta = torch.cat([s.new_full((n * len(s),), weight) for weight in weights])
         return torch.cat([x.repeat(n, 1) for x in states]), torch.cat(actions), beta
 
-    def _ood_target(self, q: Tensor, beta: Tensor) -> Tensor:
-        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``."""
+    def _ood_target(self, q: Tensor, beta: Tensor, logged: Tensor | None) -> Tensor:
+        """Eq. 5 for the values ``[K, n]`` of OOD rows with weights ``beta [n]``.
+
+        Eq. 5 goes on lowering an action however low it is. Given the values ``[K, n]`` of
+        ``logged`` actions at the same states, it stops ood_margin U below them.
+        """
         if self.config.ood_target == "zero":
             return torch.zeros_like(q)
-        target = q - beta * self.std(q)
+        u = self.std(q)
+        target = q - beta * u
+        if logged is not None and self.config.ood_margin is not None:
+            target = torch.where(q > logged - self.config.ood_margin * u, target, q)
         return target if self.floor is None else target.clamp_min(self.floor)
 
     @torch.no_grad()
