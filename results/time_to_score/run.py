@@ -60,6 +60,7 @@ class Trial:
 SETTINGS = [
     Trial("fast hopper 0"),
     Trial("linear rates", "--lr-steps 0"),
+    Trial("no ood_margin", "--ood-margin None"),
     Trial("paper with N_ood=2", "--n-ood 2", preset="paper"),
     Trial("value_scale=1", "--value-scale 1"),
     Trial("the paper's beta_ood", "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),

@@ -188,7 +188,7 @@ class PBRLConfig(AlgorithmConfig):
             require(
                 not self.ood_next_states,
                 "ood_margin compares with the logged action of a state, and s' has none: "
-                "switch ood_next_states off",
+                "switch ood_next_states off, or set ood_margin to None",
             )
 
 
