@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, from_json, make_config, read_config
-from pbrl.training.run import CONFIG
+from pbrl.training.run import CONFIG, SEEDS_CONFIG
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class TrainArguments:
         config: a JSON file of settings (or a run's config.json); flags given beside it win.
         resume: go on with the run in --run-dir; the settings are its own.
         seeds: several seeds, e.g. 0,1,2: a process each under --run-dir/seed_N.
-        hours: fix --steps so that training takes about this long, by measuring a few steps first.
+        hours: fix --steps so that training (each seed's) takes about this long, by measuring a
+            few steps first.
         quiet: print nothing but errors.
     """
 
@@ -49,21 +50,22 @@ def main(argv: list[str]) -> int:
     config = arguments.run
     console = Console(stderr=True)
     from pbrl.training.loop import run_training
-    from pbrl.training.seeds import train_seeds
+    from pbrl.training.seeds import seed_threads, train_seeds
 
-    if arguments.seeds is not None:
-        summary = train_seeds(
-            config, _seeds(arguments.seeds), resume=arguments.resume, console=console
-        )
-        _print_seeds(summary)
-        return 0
-    if arguments.hours is not None and not (arguments.resume and _stored(config.run_dir)):
+    seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
+    begun = arguments.resume and _stored(config.run_dir, several=seeds is not None) is not None
+    if arguments.hours is not None and not begun:
         from pbrl.training.budget import steps_for_hours
 
-        steps = steps_for_hours(config, arguments.hours)
+        threads = config.threads if seeds is None else seed_threads(config)
+        steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
         config = dataclasses.replace(config, steps=steps)
         if not arguments.quiet:
-            console.print(f"{arguments.hours:g} hours here are about {steps:,} steps.")
+            each = "" if seeds is None else " a seed"
+            console.print(f"{arguments.hours:g} hours{each} here are about {steps:,} steps.")
+    if seeds is not None:
+        _print_seeds(train_seeds(config, seeds, resume=arguments.resume, console=console))
+        return 0
     run = run_training(config, resume=arguments.resume, quiet=arguments.quiet, console=console)
     if not arguments.quiet:
         from pbrl.cli.show import show_run
@@ -74,9 +76,10 @@ def main(argv: list[str]) -> int:
 
 def _defaults(argv: list[str]) -> TrainConfig:
     """What flags that are not given stand at: the stored run, the config file, or the preset."""
-    words = _words(argv, ("algorithm", "preset", "dataset", "config", "run-dir"))
+    words = _words(argv, ("algorithm", "preset", "dataset", "config", "run-dir", "seeds"))
     named = {k: v for k, v in words.items() if k in ("algorithm", "preset", "dataset")}
-    if "--resume" in argv and (stored := _stored(words.get("run-dir"))) is not None:
+    stored = _stored(words.get("run-dir"), several="seeds" in words)
+    if "--resume" in argv and stored is not None:
         return stored
     if "config" in words:
         values = read_config(Path(words["config"]))
@@ -87,11 +90,15 @@ def _defaults(argv: list[str]) -> TrainConfig:
     return make_config(words.get("algorithm", "pbrl"), preset, words.get("dataset", "demo"))
 
 
-def _stored(run_dir: str | Path | None) -> TrainConfig | None:
-    if run_dir is None or not (Path(run_dir) / CONFIG).is_file():
+def _stored(run_dir: str | Path | None, *, several: bool) -> TrainConfig | None:
+    """The config of the run, or of the ``several`` seeds, that ``run_dir`` holds, if any."""
+    if run_dir is None:
         return None
-    file = Path(run_dir) / CONFIG
-    config = from_json(read_config(file)["config"], str(file), complete=True)
+    file = Path(run_dir) / (SEEDS_CONFIG if several else CONFIG)
+    if not file.is_file():
+        return None
+    values = read_config(file)
+    config = from_json(values if several else values["config"], str(file), complete=True)
     return dataclasses.replace(config, run_dir=Path(run_dir), threads=0)
 
 

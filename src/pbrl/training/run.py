@@ -22,6 +22,7 @@ from pbrl.training.guard import guard_of_run
 from pbrl.training.metrics import read_metrics
 
 CONFIG, SUMMARY = "config.json", "summary.json"
+SEEDS_CONFIG = "seeds.json"  # of several seeds, in the directory above theirs
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
 from pbrl.training.machine import cores
 from pbrl.training.metrics import read_metrics
-from pbrl.training.run import CONFIG, Run
+from pbrl.training.run import CONFIG, SEEDS_CONFIG, Run
+from pbrl.training.session import claim_directory
+
+
+def seed_threads(config: TrainConfig) -> int:
+    """Threads of each seed: several runs share a machine best with one each."""
+    return config.threads or 1
 
 
 def train_seeds(
@@ -36,12 +42,14 @@ def train_seeds(
     base = base if config.run_dir else base.with_name(base.name.removesuffix("-seed0"))
     if (base / CONFIG).exists():
         raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
-    threads = config.threads or 1  # several runs share a machine best with one thread each
+    threads = seed_threads(config)
     at_once = max(1, cores() // threads)
-    base.mkdir(parents=True, exist_ok=True)
-    config_file = base / "seeds.json"
-    write_json(config_file, to_json(replace(config, run_dir=None)))
     directories = {seed: base / f"seed_{seed}" for seed in seeds}
+    for directory in directories.values():
+        claim_directory(directory, resume)  # before the others' settings are written over
+    base.mkdir(parents=True, exist_ok=True)
+    config_file = base / SEEDS_CONFIG
+    write_json(config_file, to_json(replace(config, run_dir=None)))
 
     def start(seed: int) -> subprocess.Popen[str]:
         command = [

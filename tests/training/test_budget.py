@@ -1,0 +1,100 @@
+"""``--hours``: steps are measured once and written down; the run is reproducible from there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pendulum_log import write_log
+
+from pbrl.algorithms import bc
+from pbrl.cli.main import main
+from pbrl.training import budget
+
+LAST = "checkpoints/step_000000100/networks.safetensors"
+
+
+class Clock:
+    """Time that passes by updates alone: slow ones while the machine warms up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slow: int, seconds: float) -> None:
+        self.now, self.updates = 0.0, 0
+        update = bc.BC.update
+
+        def timed(algorithm: bc.BC, batch: Any) -> Any:
+            self.updates += 1
+            self.now += 10.0 if self.updates <= slow else seconds
+            return update(algorithm, batch)
+
+        monkeypatch.setattr(bc.BC, "update", timed)
+        monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """``pbrl train`` of the smallest run there is, without its directory."""
+    log = write_log(tmp_path / "log.npz")
+    words = ["train", "--dataset", str(log), "--algorithm", "bc", "--no-eval", "--no-tensorboard"]
+    return [*words, "--hidden", "8", "--batch-size", "16", "--threads", "1"]
+
+
+def stored(run_dir: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((run_dir / "config.json").read_text())["config"]
+    return config
+
+
+def test_steps_fill_nine_tenths_of_the_time_at_the_speed_after_warm_up(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Clock(monkeypatch, slow=budget.WARM_UP, seconds=0.5)
+    assert main([*words, "--hours", "0.125", "--run-dir", str(tmp_path / "run")]) == 0
+    assert stored(tmp_path / "run")["steps"] == 800  # 0.9 * 450 s / 0.5 s = 810, in hundreds
+    assert "800 steps" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_run_is_reproducible_from_its_config_and_resumed_without_measuring(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch, slow=0, seconds=0.5)
+    hours = ["--hours", "0.015", "--quiet"]
+    first, again = tmp_path / "a", tmp_path / "b"
+    assert main([*words, *hours, "--run-dir", str(first)]) == 0
+    config = str(first / "config.json")
+    assert main(["train", "--config", config, "--run-dir", str(again), "--quiet"]) == 0
+    assert (first / LAST).read_bytes() == (again / LAST).read_bytes()
+    # A machine ten times as quick by now: the run that was begun keeps its steps.
+    Clock(monkeypatch, slow=0, seconds=0.05)
+    assert main([*words, *hours, "--run-dir", str(first), "--resume"]) == 0
+    assert stored(first)["steps"] == 100
+
+
+def test_several_seeds_share_one_measurement(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch, slow=0, seconds=0.5)
+    base = tmp_path / "seeds"
+    hours = ["--hours", "0.015", "--run-dir", str(base)]
+    assert main([*words, *hours, "--seeds", "0,1"]) == 0
+    assert [stored(base / f"seed_{seed}")["steps"] for seed in (0, 1)] == [100, 100]
+    # A third seed, added on a quicker machine, has the steps of the others.
+    Clock(monkeypatch, slow=0, seconds=0.05)
+    assert main([*words, *hours, "--seeds", "0,1,2", "--resume"]) == 0
+    assert stored(base / "seed_2")["steps"] == 100
+
+
+def test_seeds_that_are_there_are_not_begun_again(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "seeds"
+    words = [*words, "--run-dir", str(base), "--seeds", "0"]
+    assert main([*words, "--steps", "5"]) == 0
+    before = (base / "seeds.json").read_bytes()
+    assert main([*words, "--steps", "9"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (base / "seeds.json").read_bytes() == before
