@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pendulum_log import write_log
 
+import pbrl
 from pbrl.algorithms import bc
 from pbrl.cli.main import main
 from pbrl.training import budget
@@ -72,6 +73,20 @@ def test_the_run_is_reproducible_from_its_config_and_resumed_without_measuring(
     Clock(monkeypatch, slow=0, seconds=0.05)
     assert main([*words, *hours, "--run-dir", str(first), "--resume"]) == 0
     assert stored(first)["steps"] == 100
+
+
+def test_hours_from_python(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch, slow=0, seconds=0.5)
+    settings: dict[str, Any] = {"algorithm": "bc", "hidden": (8,), "batch_size": 16}
+    settings |= {"eval": False, "quiet": True, "run_dir": tmp_path / "run", "hours": 0.015}
+    data = pbrl.load_dataset(words[2])
+    assert pbrl.train(data, **settings).config.steps == 100
+    with pytest.raises(pbrl.PbrlError, match="already holds a run"):
+        pbrl.train(data, **settings)
+    Clock(monkeypatch, slow=0, seconds=0.05)
+    assert pbrl.train(data, **settings, resume=True).config.steps == 100
 
 
 def test_several_seeds_share_one_measurement(

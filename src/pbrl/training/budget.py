@@ -7,6 +7,7 @@ import time
 import torch
 
 from pbrl.algorithms import algorithm_class
+from pbrl.data.dataset import TransitionDataset
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
@@ -17,15 +18,17 @@ WARM_UP, LEAST_STEPS, LEAST_SECONDS = 5, 20, 5.0
 USABLE = 0.9
 
 
-def steps_for_hours(config: TrainConfig, hours: float) -> int:
+def steps_for_hours(
+    config: TrainConfig, hours: float, dataset: TransitionDataset | None = None
+) -> int:
     """Gradient steps of ``config`` that take about ``hours`` here, in whole hundreds."""
     if not hours > 0:
-        raise PbrlError(f"--hours must be positive, got {hours:g}.")
+        raise PbrlError(f"hours (--hours) must be positive, got {hours:g}.")
     use_threads(config.threads)
     device = pick_device(config.device)
     if config.tune_allocator and device == "cpu":
         keep_freed_memory()
-    dataset = config.load_dataset()
+    dataset = config.load_dataset() if dataset is None else dataset
     data = TrainingData(dataset, device=device)
     algorithm = algorithm_class(config.algorithm)(config.settings, device=device)
     algorithm.prepare(data)

@@ -22,6 +22,7 @@ from rich.console import Console
 from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
+from pbrl.training.budget import steps_for_hours
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.files import write_json
 from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
@@ -44,6 +45,7 @@ def train(
     *,
     algorithm: str = "pbrl",
     preset: str | None = None,
+    hours: float | None = None,
     resume: bool = False,
     quiet: bool = False,
     **settings: Any,
@@ -55,6 +57,8 @@ def train(
         algorithm: name of the algorithm.
         preset: ``paper``, ``adroit``, ``fast`` or ``demo``; ``paper`` unless the dataset is
             omitted too, then ``demo``.
+        hours: fix ``steps`` so that training takes about this long here, by measuring a few steps
+            first; a run that is resumed keeps its own.
         resume: go on with the run in ``run_dir`` if there is one.
         quiet: print nothing.
         **settings: any field of ``TrainConfig`` or of the algorithm's config.
@@ -67,6 +71,12 @@ def train(
         preset = "demo" if dataset is None else "paper"
     name = loaded.info.name if loaded is not None else str(dataset or "demo")
     config = make_config(algorithm, preset, name, **settings)
+    if hours is not None:
+        run_dir = config.resolved().run_dir
+        assert run_dir is not None
+        begun = claim_directory(run_dir, resume) is not None
+        steps = Run.open(run_dir).config.steps if begun else steps_for_hours(config, hours, loaded)
+        config = replace(config, steps=steps)
     return run_training(config, loaded, resume=resume, quiet=quiet)
 
 
