@@ -86,6 +86,9 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
+    # ../hopper and ../systems have these of Hopper.
+    Trial("paper with N_ood=2, halfcheetah 0", "--n-ood 2", "halfcheetah", preset="paper"),
+    Trial("CQL halfcheetah 0", "", "halfcheetah", algorithm="cql", preset="paper", eval_every=500),
 ]
 PARTS = {"settings": SETTINGS, "preset": PRESET, "earlier": list[Trial]()}
 
