@@ -153,7 +153,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for r in rows:
         u = r.get("u", {})
-        shown = ", ".join(f"{u[k]:.2f}" for k in ("offline", "noise1", "noise2")) if u else ""
+        shown = ", ".join(f"{u[k]:.3f}" for k in ("offline", "noise1", "noise2")) if u else ""
         lines.append(
             f"| {r['run']} | {r['steps']:,} | {r['steps_per_second']} | "
             f"{r['minutes_of_updates']} | {r['last']} ± "
