@@ -50,19 +50,15 @@ def main(argv: list[str]) -> int:
     config = arguments.run
     console = Console(stderr=True)
     from pbrl.training.loop import run_training
-    from pbrl.training.seeds import seed_threads, train_seeds
+    from pbrl.training.seeds import seed_threads, seeds_directory, train_seeds
 
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
-    begun = arguments.resume and _stored(config.run_dir, several=seeds is not None) is not None
-    if arguments.hours is not None and not begun:
-        from pbrl.training.budget import steps_for_hours
-
+    if arguments.hours is not None:
+        place = config.resolved().run_dir if seeds is None else seeds_directory(config)
+        begun = _stored(place, several=seeds is not None) if arguments.resume else None
         threads = config.threads if seeds is None else seed_threads(config)
-        steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
+        steps = begun.steps if begun is not None else _measured(config, threads, arguments)
         config = dataclasses.replace(config, steps=steps)
-        if not arguments.quiet:
-            each = "" if seeds is None else " a seed"
-            console.print(f"{arguments.hours:g} hours{each} here are about {steps:,} steps.")
     if seeds is not None:
         _print_seeds(train_seeds(config, seeds, resume=arguments.resume, console=console))
         return 0
@@ -74,13 +70,27 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _measured(config: TrainConfig, threads: int, arguments: TrainArguments) -> int:
+    """The steps that fit into --hours with so many threads."""
+    from pbrl.training.budget import steps_for_hours
+
+    assert arguments.hours is not None
+    steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
+    if not arguments.quiet:
+        each = "" if arguments.seeds is None else " a seed"
+        text = f"{arguments.hours:g} hours{each} here are about {steps:,} steps."
+        Console(stderr=True).print(text)
+    return steps
+
+
 def _defaults(argv: list[str]) -> TrainConfig:
     """What flags that are not given stand at: the stored run, the config file, or the preset."""
     words = _words(argv, ("algorithm", "preset", "dataset", "config", "run-dir", "seeds"))
     named = {k: v for k, v in words.items() if k in ("algorithm", "preset", "dataset")}
-    stored = _stored(words.get("run-dir"), several="seeds" in words)
-    if "--resume" in argv and stored is not None:
-        return stored
+    if "--resume" in argv:
+        stored = _stored(words.get("run-dir"), several="seeds" in words)
+        if stored is not None:
+            return stored
     if "config" in words:
         values = read_config(Path(words["config"]))
         whole = "config" in values  # a run's config.json keeps its settings inside
@@ -99,7 +109,9 @@ def _stored(run_dir: str | Path | None, *, several: bool) -> TrainConfig | None:
         return None
     values = read_config(file)
     config = from_json(values if several else values["config"], str(file), complete=True)
-    return dataclasses.replace(config, run_dir=Path(run_dir), threads=0)
+    # A single run knows its own threads; seeds are told theirs.
+    threads = config.threads if several else 0
+    return dataclasses.replace(config, run_dir=Path(run_dir), threads=threads)
 
 
 def _words(argv: list[str], names: tuple[str, ...]) -> dict[str, str]:

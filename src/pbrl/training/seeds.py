@@ -29,6 +29,15 @@ def seed_threads(config: TrainConfig) -> int:
     return config.threads or 1
 
 
+def seeds_directory(config: TrainConfig) -> Path:
+    """Where the seeds' directories are."""
+    if config.run_dir is not None:
+        return config.run_dir
+    one = replace(config, seed=0).resolved().run_dir
+    assert one is not None
+    return one.with_name(one.name.removesuffix("-seed0"))
+
+
 def train_seeds(
     config: TrainConfig, seeds: list[int], *, resume: bool = False, console: Console | None = None
 ) -> dict[str, Any]:
@@ -37,9 +46,7 @@ def train_seeds(
     A seed that fails does not stop the others; the first failure's message is raised at the end.
     """
     console = console or Console(stderr=True)
-    base = config.run_dir or replace(config, seed=0).resolved().run_dir
-    assert base is not None
-    base = base if config.run_dir else base.with_name(base.name.removesuffix("-seed0"))
+    base = seeds_directory(config)
     if (base / CONFIG).exists():
         raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
     threads = seed_threads(config)
