@@ -86,6 +86,17 @@ def test_a_run_in_its_default_place_is_resumed_without_measuring(
             assert stored(tmp_path / "runs" / run)["steps"] == 100
 
 
+@pytest.mark.parametrize("hours", ["-1", "0", "nan", "inf", "0.01 --steps 50"])
+def test_bad_hours_are_refused_before_anything_is_written(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], hours: str
+) -> None:
+    run = tmp_path / "run"
+    assert main([*words, "--run-dir", str(run), "--hours", *hours.split()]) == 2
+    expected = "one of them" if "--steps" in hours else "must be a positive number"
+    assert expected in " ".join(capsys.readouterr().err.split())
+    assert not run.exists()
+
+
 def test_hours_from_python(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +105,8 @@ def test_hours_from_python(
     settings |= {"eval": False, "quiet": True, "run_dir": tmp_path / "run", "hours": 0.015}
     data = pbrl.load_dataset(words[2])
     assert pbrl.train(data, **settings).config.steps == 100
+    with pytest.raises(pbrl.PbrlError, match="one of them"):
+        pbrl.train(data, **settings, steps=100)
     with pytest.raises(pbrl.PbrlError, match="already holds a run"):
         pbrl.train(data, **settings)
     Clock(monkeypatch, slow=0, seconds=0.05)

@@ -194,7 +194,6 @@ BAD: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "bad config file": ({}, ["--config", "nowhere.json"], "nowhere.json"),
     "cuda where there is none": ({}, ["--no-eval", "--device", "cuda"], "CUDA"),
     "bad seeds": ({}, ["--seeds", "0,x"], "--seeds"),
-    "bad hours": ({}, ["--hours", "-1"], "--hours"),
 }
 
 

@@ -150,15 +150,6 @@ class PBRLConfig(AlgorithmConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.ensemble_size >= 2, "ensemble_size must be at least 2 for a disagreement")
-        require(len(self.hidden) > 0 and min(self.hidden) > 0, "hidden needs positive layer sizes")
-        require(
-            len(self.policy_hidden) > 0 and min(self.policy_hidden) > 0,
-            "policy_hidden needs positive layer sizes",
-        )
-        require(0 < self.gamma < 1, f"gamma must lie between 0 and 1, got {self.gamma}")
-        require(0 < self.tau <= 1, f"tau must lie in (0, 1], got {self.tau}")
-        for rate in ("critic_lr", "actor_lr", "alpha_lr"):
-            require(getattr(self, rate) > 0, f"{rate} must be positive, got {getattr(self, rate)}")
         require(self.n_ood >= 0, f"n_ood must not be negative, got {self.n_ood}")
         for weight in (
             "beta_in",

@@ -49,11 +49,14 @@ def main(argv: list[str]) -> int:
     )
     config = arguments.run
     console = Console(stderr=True)
+    from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training
     from pbrl.training.seeds import seed_threads, seeds_directory, train_seeds
 
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
     if arguments.hours is not None:
+        if _words(argv, ("steps",)):
+            raise PbrlError(TWO_LENGTHS)
         place = config.resolved().run_dir if seeds is None else seeds_directory(config)
         begun = _stored(place, several=seeds is not None) if arguments.resume else None
         threads = config.threads if seeds is None else seed_threads(config)

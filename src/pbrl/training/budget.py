@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -16,14 +17,15 @@ from pbrl.training.machine import keep_freed_memory, pick_device, use_threads
 WARM_UP, LEAST_STEPS, LEAST_SECONDS = 5, 20, 5.0
 # Share of the time left for updates after evaluations, checkpoints and logging.
 USABLE = 0.9
+TWO_LENGTHS = "steps (--steps) and hours (--hours) both fix the run's length; give one of them."
 
 
 def steps_for_hours(
     config: TrainConfig, hours: float, dataset: TransitionDataset | None = None
 ) -> int:
     """Gradient steps of ``config`` that take about ``hours`` here, in whole hundreds."""
-    if not hours > 0:
-        raise PbrlError(f"hours (--hours) must be positive, got {hours:g}.")
+    if not 0 < hours < math.inf:
+        raise PbrlError(f"hours (--hours) must be a positive number, got {hours:g}.")
     use_threads(config.threads)
     device = pick_device(config.device)
     if config.tune_allocator and device == "cpu":

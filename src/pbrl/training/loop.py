@@ -22,7 +22,7 @@ from rich.console import Console
 from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
-from pbrl.training.budget import steps_for_hours
+from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.files import write_json
 from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
@@ -72,6 +72,8 @@ def train(
     name = loaded.info.name if loaded is not None else str(dataset or "demo")
     config = make_config(algorithm, preset, name, **settings)
     if hours is not None:
+        if "steps" in settings:
+            raise PbrlError(TWO_LENGTHS)
         run_dir = config.resolved().run_dir
         assert run_dir is not None
         begun = claim_directory(run_dir, resume) is not None
