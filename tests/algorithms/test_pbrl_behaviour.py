@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from algorithm_tester import AlgorithmCase, AlgorithmTester
+from algorithm_tester import AlgorithmCase, AlgorithmTester, tiny_dataset
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig, PBRLPrior
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
@@ -108,7 +109,7 @@ def error_after_150_steps(reward: float, value_scale: float | Literal["auto"]) -
 
 def test_values_of_any_size_are_learnt_within_few_steps() -> None:
     assert error_after_150_steps(1e4, 1.0) > 1  # the last layer is still on its way
-    errors = [error_after_150_steps(reward, "auto") for reward in (1e-3, 1.0, 1e4)]
+    errors = [error_after_150_steps(reward, "auto") for reward in (1e-6, 1e-3, 1.0, 1e4)]
     assert max(errors) < 0.1
     assert max(errors) < 1.1 * min(errors)  # the same training in other units
 
@@ -195,6 +196,24 @@ def test_an_ood_action_is_lowered_until_it_is_a_margin_below_the_logged_one(marg
     # Above 5 - margin: half of U comes off; at or below it nothing does.
     lowered = torch.tensor([[0.5, 0.5 * margin, 0.0], [0.5, 0.5, 0.0]])
     torch.testing.assert_close(target, q - lowered)
+
+
+def actions_of_fast(unit: float) -> torch.Tensor:
+    """What ``fast`` does after 100 steps on the tiny task, its rewards in units of ``unit``."""
+    tiny = tiny_dataset()
+    data = TrainingData(dataclasses.replace(tiny, rewards=unit * tiny.rewards))
+    generator = torch.Generator().manual_seed(0)
+    agent = PBRL(PBRLConfig(**TestPBRLWithTheFastPreset.case.config), total_steps=100)
+    agent.prepare(data)
+    for _ in range(100):
+        agent.update(data.sample(128, generator))
+    return agent.act(data.gather(torch.arange(200)).observations)
+
+
+def test_the_fast_policy_does_not_depend_on_the_unit_of_rewards() -> None:
+    expected = actions_of_fast(1.0)
+    for unit in (1e-6, 1e-3, 1e4):
+        torch.testing.assert_close(actions_of_fast(unit), expected, atol=1e-3, rtol=0)
 
 
 def test_a_log_without_rewards_has_no_unit() -> None:

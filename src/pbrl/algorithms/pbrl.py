@@ -310,11 +310,17 @@ class PBRL(Algorithm):
         c = self.config
         head = [self.critics.main.head_weight, self.critics.main.head_bias]
         hidden = [*self.critics.main.weights, *self.critics.main.biases]
+        # Gradients shrink with the unit of values, those of hidden layers by its square: beside
+        # Adam's own epsilon, rewards of 1e-5 would teach nothing.
+        unit = min(1.0, self.value_scale)
         self.critic_optimizer = adam(
-            [{"params": head, "lr": c.critic_lr * self.value_scale}, {"params": hidden}],
+            [
+                {"params": head, "lr": c.critic_lr * self.value_scale, "eps": 1e-8 * unit},
+                {"params": hidden, "eps": 1e-8 * unit**2},
+            ],
             c.critic_lr,
         )
-        self.actor_optimizer = adam(self.actor.parameters(), c.actor_lr)
+        self.actor_optimizer = adam(self.actor.parameters(), c.actor_lr, eps=1e-8 * unit)
         self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
 
     def _scale_values(self, scale: float) -> None:
