@@ -21,6 +21,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,19 +228,22 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     tasks = [task for task in DATA_SCORE if any(r["task"] == task for r in rows)]
-    figure = Figure(figsize=(6 * len(tasks), 5), layout="constrained")
+    figure = Figure(figsize=(max(8, 6 * len(tasks)), 5 + len(rows) // 8), layout="constrained")
+    colours: dict[str, str] = {}  # seeds share theirs, and both tasks
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        colours: dict[str, Any] = {}  # seeds share theirs
+        labelled: set[str] = set()
         for r in rows:
             if r["task"] == task:
                 minutes, scores = zip(*r["curve"], strict=True)
                 name = re.sub(f",? {task} [0-9]+", "", r["run"])
-                style = {"color": colours[name]} if name in colours else {"label": name}
-                (line,) = axes.plot(minutes, scores, **style)
-                colours[name] = line.get_color()
+                colour = colours.setdefault(name, f"C{len(colours) % 10}")
+                style = "-" if list(colours).index(name) < 10 else "--"
+                label = None if name in labelled else textwrap.fill(name, 48)
+                axes.plot(minutes, scores, style, color=colour, label=label)
+                labelled.add(name)
         measured = {r["algorithm"] for r in rows if r["task"] == task}
         for label, *curve in others(task, measured) if part == "preset" else ():
-            axes.plot(*curve, linestyle="-.", linewidth=1, label=label)
+            axes.plot(*curve, linestyle="-.", linewidth=1, color="C7", label=label)
         axes.set_xlim(0)
         axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
         axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")
