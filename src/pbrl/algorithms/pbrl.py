@@ -311,7 +311,7 @@ class PBRL(Algorithm):
         head = [self.critics.main.head_weight, self.critics.main.head_bias]
         hidden = [*self.critics.main.weights, *self.critics.main.biases]
         # Gradients shrink with the unit of values, those of hidden layers by its square: beside
-        # Adam's own epsilon, rewards of 1e-5 would teach nothing.
+        # Adam's own epsilon, rewards of 1e-6 taught little.
         unit = min(1.0, self.value_scale)
         self.critic_optimizer = adam(
             [
