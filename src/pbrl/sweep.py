@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import socket
 import time
 import traceback
@@ -20,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from rich.console import Console
@@ -32,6 +30,7 @@ from pbrl.sweep_view import SweepView
 from pbrl.training.config import from_json, to_json
 from pbrl.training.files import write_json
 from pbrl.training.loop import Interrupted, run_training
+from pbrl.training.machine import stops_as_interrupts
 
 FAILURE, WORKER, LOCK = "failure.json", "worker.json", ".sweep.lock"
 # Enough for handles and small results; datasets are read from files, not passed through Ray.
@@ -179,7 +178,7 @@ def _run_here(
 def _run_on_ray(
     todo: list[Job], resources: Resources, outcomes: dict[str, Outcome], view: SweepView
 ) -> None:
-    with _ray(resources) as ray, _terminate_as_interrupt():  # Ray sets a handler of its own
+    with _ray(resources) as ray, stops_as_interrupts():  # Ray sets a handler of its own
         memory = int(resources.memory_gb * 1e9)
         task = ray.remote(run_job).options(
             num_cpus=todo[0].config.threads,
@@ -269,24 +268,6 @@ def _start_ray(ray: Any, options: dict[str, Any], address: str | None) -> None:
                     f"Cannot start or reach Ray {where}: {_first_line(error)} (--workers 1 does "
                     "without Ray.)"
                 ) from error
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Schedulers stop jobs with SIGTERM; it shall save the runs as Ctrl-C does."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _require_room(ray: Any, cpus: int, memory: int, gpus: float) -> None:

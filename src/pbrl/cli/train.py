@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
     config = arguments.run
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=arguments.quiet)
     from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training
     from pbrl.training.seeds import seed_threads, seeds_directory, train_seeds
@@ -63,7 +63,9 @@ def main(argv: list[str]) -> int:
         steps = begun.steps if begun is not None else _measured(config, threads, arguments)
         config = dataclasses.replace(config, steps=steps)
     if seeds is not None:
-        _print_seeds(train_seeds(config, seeds, resume=arguments.resume, console=console))
+        summary = train_seeds(config, seeds, resume=arguments.resume, console=console)
+        if not arguments.quiet:
+            _print_seeds(summary)
         return 0
     run = run_training(config, resume=arguments.resume, quiet=arguments.quiet, console=console)
     if not arguments.quiet:

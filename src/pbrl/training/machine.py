@@ -1,4 +1,4 @@
-"""What a training process does to its machine: threads, device and allocator.
+"""What a training process does to its machine: threads, device, allocator and signals.
 
 Nothing here happens on ``import pbrl``; only the training entry calls it.
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import torch
 
@@ -73,3 +77,27 @@ def keep_freed_memory() -> bool:
     mallopt(trim_threshold, -1)
     mallopt(top_pad, 64 << 20)
     return True
+
+
+@contextmanager
+def stops_as_interrupts() -> Iterator[None]:
+    """A scheduler's SIGTERM and a closed terminal's SIGHUP stop a run as Ctrl-C does.
+
+    A signal that is ignored, as SIGHUP under nohup, stays ignored.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    try:
+        before = {number: signal.signal(number, stop) for number in heeded}
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -18,7 +18,8 @@ from rich.table import Table
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
-from pbrl.training.machine import cores
+from pbrl.training.loop import Interrupted
+from pbrl.training.machine import cores, stops_as_interrupts
 from pbrl.training.metrics import read_metrics
 from pbrl.training.run import CONFIG, SEEDS_CONFIG, Run
 from pbrl.training.session import claim_directory
@@ -62,6 +63,7 @@ def train_seeds(
         command = [
             sys.executable, "-m", "pbrl", "train", "--config", str(config_file),
             "--run-dir", str(directories[seed]), "--seed", str(seed), "--threads", str(threads),
+            "--quiet",  # nobody reads the pipe before the end, and a full one holds the seed up
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         return subprocess.Popen(
@@ -70,13 +72,17 @@ def train_seeds(
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
+            process_group=0,  # Ctrl-C is for us: a second signal would stop a seed that is saving
         )
 
     waiting = list(seeds)
     running: dict[int, subprocess.Popen[str]] = {}
     errors: dict[int, str] = {}
     try:
-        with Live(console=console, refresh_per_second=2, transient=True) as live:
+        with (
+            stops_as_interrupts(),
+            Live(console=console, refresh_per_second=2, transient=True) as live,
+        ):
             while waiting or running:
                 while waiting and len(running) < at_once:
                     seed = waiting.pop(0)
@@ -87,15 +93,20 @@ def train_seeds(
                         del running[seed]
                         if process.returncode:
                             errors[seed] = text.strip().splitlines()[-1] if text else "no message"
+                        if not console.is_terminal:
+                            end = f"failed ({errors[seed]})" if seed in errors else "done"
+                            console.print(f"seed {seed}: {end}", highlight=False, soft_wrap=True)
                 if console.is_terminal:
                     live.update(_table(directories, config.steps, set(running), errors))
                 time.sleep(0.2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         for process in running.values():
             process.terminate()  # each saves itself
         for process in running.values():
             process.wait()
-        raise
+        raise Interrupted(
+            f"Stopped and saved the seeds in {base}; the same command with --resume goes on."
+        ) from stop
     if errors:
         listed = "; ".join(f"seed {seed}: {message}" for seed, message in sorted(errors.items()))
         raise PbrlError(f"{len(errors)} of {len(seeds)} seeds failed ({listed})")
