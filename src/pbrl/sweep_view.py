@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from rich.live import Live
 from rich.table import Table
 
 from pbrl.sweep_jobs import Job
+from pbrl.training.metrics import latest_metrics
 
 COLOURS = {"done": "green", "running": "cyan", "diverged": "red", "failed": "red"}
-TAIL_BYTES = 8192
 ROWS = 40
 
 
@@ -39,24 +38,10 @@ class Progress:
 
 
 def read_progress(run_dir: Path) -> Progress:
-    """Progress from the end of ``metrics.jsonl``; the file may be growing."""
-    try:
-        with open(run_dir / "metrics.jsonl", "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return Progress()
-    step, rate, score = 0, None, None
-    for line in lines:
-        try:
-            record: Any = json.loads(line)
-            step = max(step, int(record["step"]))
-        except (ValueError, TypeError, KeyError):
-            continue  # cut at either end
-        rate = record.get("steps_per_second", rate)
-        score = record.get("score_mean", record.get("return_mean", score))
-    return Progress(step, rate, score)
+    """Progress by the newest metrics."""
+    last = latest_metrics(run_dir)
+    score = last.get("score_mean", last.get("return_mean"))
+    return Progress(last.get("step", 0), last.get("steps_per_second"), score)
 
 
 class SweepView:

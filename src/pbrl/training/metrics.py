@@ -14,6 +14,8 @@ from pbrl.training.files import cannot_write, write_text
 
 # Fields that tell the time and so differ between equal runs.
 CLOCK_FIELDS = ("seconds", "steps_per_second", "evaluation_seconds")
+# Enough of a file's end for the newest record of each kind.
+TAIL_BYTES = 1 << 16
 
 
 class MetricLog:
@@ -106,3 +108,23 @@ def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
                     return
                 raise PbrlError(f"{path} is damaged at line {number}; delete that line.") from error
             yield record
+
+
+def latest_metrics(run_dir: Path) -> dict[str, Any]:
+    """The newest value of every metric, read from the end of a file that may be growing.
+
+    Cheap enough to be called all the time, however long the run; empty before the first record.
+    """
+    try:
+        with open(run_dir / "metrics.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    newest: dict[str, Any] = {}
+    for line in lines:
+        try:
+            newest |= json.loads(line)
+        except (ValueError, TypeError):
+            continue  # cut at either end
+    return newest

@@ -20,7 +20,7 @@ from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
 from pbrl.training.loop import Interrupted
 from pbrl.training.machine import cores, stops_as_interrupts
-from pbrl.training.metrics import read_metrics
+from pbrl.training.metrics import latest_metrics
 from pbrl.training.run import CONFIG, SEEDS_CONFIG, Run
 from pbrl.training.session import claim_directory
 
@@ -137,9 +137,7 @@ def _table(
 ) -> Table:
     table = Table("seed", "state", "step", "steps/s", "score", "U")
     for seed, path in directories.items():
-        last: dict[str, Any] = {}
-        for record in read_metrics(path):
-            last |= record
+        last = latest_metrics(path)
         state = "failed" if seed in errors else "running" if seed in running else "waiting"
         if last.get("step") == steps and seed not in running:
             state = "done"
