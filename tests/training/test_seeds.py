@@ -13,13 +13,23 @@ import pytest
 from pendulum_log import ENV, write_log
 
 from pbrl.training.checkpoint import list_checkpoints
+from pbrl.training.machine import stops_as_interrupts
 from pbrl.training.metrics import read_metrics
+
+# A suite that was started with nohup ignores SIGHUP, and so would all it starts.
+PBRL = """
+import signal
+from pbrl.cli.main import main
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+raise SystemExit(main())
+"""
 
 
 def command(tmp_path: Path, *more: str) -> list[str]:
     log = write_log(tmp_path / "log.npz")
     return [
-        sys.executable, "-m", "pbrl", "train", "--dataset", str(log), "--algorithm", "bc",
+        sys.executable, "-c", PBRL, "train", "--dataset", str(log), "--algorithm", "bc",
         "--env-id", ENV, "--run-dir", str(tmp_path / "seeds"), "--seeds", "0,1", "--hidden", "8",
         "--batch-size", "16", "--no-tensorboard", *more,
     ]  # fmt: skip
@@ -40,9 +50,9 @@ def test_a_long_run_of_many_evaluations_ends(tmp_path: Path) -> None:
 def test_a_stop_saves_every_seed_and_leaves_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    # Far too long to finish, and no checkpoint on the way: only a saved stop leaves one.
-    endless = ["--steps", "1000000", "--checkpoint-every", "1000000", "--log-every", "10"]
-    words = command(tmp_path, *endless, "--no-eval")
+    # Too long to finish, and no checkpoint on the way: only a saved stop leaves one.
+    long = ["--steps", "200000", "--checkpoint-every", "200000", "--log-every", "10"]
+    words = command(tmp_path, *long, "--no-eval")
     seeds = [tmp_path / "seeds" / f"seed_{seed}" for seed in (0, 1)]
     with subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -57,7 +67,10 @@ def test_a_stop_saves_every_seed_and_leaves_no_process(
             process.send_signal(number)
         else:
             os.killpg(process.pid, number)
-        _, said = process.communicate(timeout=60)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
@@ -65,3 +78,16 @@ def test_a_stop_saves_every_seed_and_leaves_no_process(
     assert all(list_checkpoints(seed / "checkpoints") for seed in seeds)
     time.sleep(1.0)
     assert [len(list(read_metrics(seed))) for seed in seeds] == stopped  # nobody goes on
+
+
+def test_ignored_signals_stay_ignored_and_handlers_come_back() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
+    try:
+        with stops_as_interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)  # nohup means it
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == before[1]
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
