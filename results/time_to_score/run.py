@@ -87,7 +87,7 @@ PRESET = [
     ),
     *(Trial(f"fast hopper {seed}", seed=seed) for seed in range(3)),
     Trial("fast halfcheetah 0", task="halfcheetah"),
-    # ../hopper and ../systems have these of Hopper.
+    # ../hopper has the first of Hopper.
     Trial("paper with N_ood=2, halfcheetah 0", "--n-ood 2", "halfcheetah", preset="paper"),
     Trial("CQL halfcheetah 0", "", "halfcheetah", algorithm="cql", preset="paper", eval_every=500),
 ]
@@ -189,30 +189,6 @@ def over_seeds(rows: list[dict[str, Any]]) -> list[str]:
     return [*head, *lines] if lines else []
 
 
-def others(task: str, measured: set[str]) -> list[tuple[str, list[float], list[float]]]:
-    """Runs of other lengths, from ../hopper and ../systems, of systems that are not ``measured``.
-
-    Returns:
-        Label, minutes and scores of each.
-    """
-    stored = []
-    if task == "hopper":
-        run = json.loads((HERE.parent / "hopper/hopper60k.json").read_text())
-        stored.append(("paper's settings, N_ood=2, of 130 minutes", run))
-    missing = {"td3bc", "cql"} - measured
-    for run in json.loads((HERE.parent / "systems/systems.json").read_text()):
-        if run["data"] == f"{task}-medium-regen" and run["system"] in missing:
-            stored.append((f"{run['system']}, {run['steps']:,} steps", run))
-    return [
-        (
-            label,
-            [point[0] / run["steps_per_second"] / 60 for point in run["curve"]],
-            [point[1] for point in run["curve"]],
-        )
-        for label, run in stored
-    ]
-
-
 def write(part: str, rows: list[dict[str, Any]]) -> None:
     """JSON, a table and curves against minutes of updates."""
     (HERE / f"{part}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -241,9 +217,12 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
                 label = None if name in labelled else textwrap.fill(name, 48)
                 axes.plot(minutes, scores, style, color=colour, label=label)
                 labelled.add(name)
-        measured = {r["algorithm"] for r in rows if r["task"] == task}
-        for label, *curve in others(task, measured) if part == "preset" else ():
-            axes.plot(*curve, linestyle="-.", linewidth=1, color="C7", label=label)
+        if part == "preset" and task == "hopper":  # a run of another length, from ../hopper
+            longer = json.loads((HERE.parent / "hopper/hopper60k.json").read_text())
+            minutes = [step / longer["steps_per_second"] / 60 for step, *_ in longer["curve"]]
+            scores = [score for _, score, *_ in longer["curve"]]
+            label = "paper's settings, N_ood=2, of 130 minutes"
+            axes.plot(minutes, scores, "-.", linewidth=1, color="C7", label=label)
         axes.set_xlim(0)
         axes.axhline(DATA_SCORE[task], color="0.5", linestyle="--", label="data")
         axes.axhline(PAPER[task], color="0.5", linestyle=":", label="paper, D4RL, 1M steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ SMALL: dict[str, Any] = {
     "tensorboard": False,
 }
 ENV = "InvertedPendulum-v5"  # observations 4, actions 1 in [-3, 3]
+
+# ``pbrl`` as a process that heeds SIGHUP, also where the suite was started with nohup.
+_HEEDFUL = """
+import signal
+from pbrl.cli.main import main
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+raise SystemExit(main())
+"""
+PBRL = [sys.executable, "-c", _HEEDFUL]
 
 
 def write_log(path: Path, rows: int = 400, seed: int = 0, **changes: Any) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pendulum_log import ENV, SMALL, write_log
+from pendulum_log import ENV, PBRL, SMALL, write_log
 
 import pbrl
 from pbrl.training.checkpoint import list_checkpoints
@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 
 def command(log: Path, run_dir: Path, *more: str) -> list[str]:
     return [
-        sys.executable, "-m", "pbrl", "train", "--dataset", str(log), "--env-id", ENV,
+        *PBRL, "train", "--dataset", str(log), "--env-id", ENV,
         "--run-dir", str(run_dir), "--steps", str(STEPS), "--seed", "3", "--threads", "1",
         "--hidden", "16", "16", "--policy-hidden", "16", "16", "--ensemble-size", "3",
         "--n-ood", "2", "--batch-size", "32", "--checkpoint-every", "110", "--eval-every", "300",
@@ -106,8 +106,9 @@ def test_same_seed_same_bits_and_other_seed_others(log: Path, tmp_path: Path) ->
     assert final(1, "c")["networks.safetensors"] != first["networks.safetensors"]
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_the_result_is_the_same(
-    whole: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_stop_saves_says_how_to_go_on_and_the_result_is_the_same(
+    whole: tuple[Path, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     log, reference = whole
     run_dir = tmp_path / "run"
@@ -117,7 +118,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_result_is_the_same(
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(read_metrics(run_dir)):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, text = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "--resume --run-dir" in text

@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from pendulum_log import ENV, write_log
+from pendulum_log import ENV, PBRL, write_log
 
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.machine import stops_as_interrupts
 from pbrl.training.metrics import read_metrics
 
-# A suite that was started with nohup ignores SIGHUP, and so would all it starts.
-PBRL = """
-import signal
-from pbrl.cli.main import main
-
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-raise SystemExit(main())
-"""
-
 
 def command(tmp_path: Path, *more: str) -> list[str]:
     log = write_log(tmp_path / "log.npz")
     return [
-        sys.executable, "-c", PBRL, "train", "--dataset", str(log), "--algorithm", "bc",
+        *PBRL, "train", "--dataset", str(log), "--algorithm", "bc",
         "--env-id", ENV, "--run-dir", str(tmp_path / "seeds"), "--seeds", "0,1", "--hidden", "8",
         "--batch-size", "16", "--no-tensorboard", *more,
     ]  # fmt: skip

@@ -25,7 +25,13 @@ from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.files import write_json
-from pbrl.training.machine import busy_machine, keep_freed_memory, pick_device, use_threads
+from pbrl.training.machine import (
+    busy_machine,
+    keep_freed_memory,
+    pick_device,
+    stop_signals,
+    use_threads,
+)
 from pbrl.training.model_card import write_model_card
 from pbrl.training.progress import TrainingProgress
 from pbrl.training.run import SUMMARY, Run
@@ -231,7 +237,7 @@ class _Clock:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """The first Ctrl-C (or SIGTERM) asks the loop to save and stop; the second one insists."""
+    """The first Ctrl-C (or other stop) asks the loop to save and stop; the second one insists."""
     stop: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -240,7 +246,7 @@ def _stop_signals() -> Iterator[list[int]]:
         stop.append(number)
 
     try:
-        before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+        before = {n: signal.signal(n, note) for n in (signal.SIGINT, *stop_signals())}
     except ValueError:  # not in the main thread: nothing to catch
         yield stop
         return

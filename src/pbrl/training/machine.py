@@ -79,20 +79,25 @@ def keep_freed_memory() -> bool:
     return True
 
 
+def stop_signals() -> list[int]:
+    """What stops a process beside Ctrl-C: a scheduler's SIGTERM, a closed terminal's SIGHUP.
+
+    Under nohup SIGHUP is ignored, and not among them.
+    """
+    if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, signal.SIGHUP]
+
+
 @contextmanager
 def stops_as_interrupts() -> Iterator[None]:
-    """A scheduler's SIGTERM and a closed terminal's SIGHUP stop a run as Ctrl-C does.
-
-    A signal that is ignored, as SIGHUP under nohup, stays ignored.
-    """
+    """``stop_signals`` raise KeyboardInterrupt, as Ctrl-C does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     try:
-        before = {number: signal.signal(number, stop) for number in heeded}
+        before = {number: signal.signal(number, stop) for number in stop_signals()}
     except ValueError:  # not in the main thread
         yield
         return
