@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,38 +39,80 @@ def test_a_long_run_of_many_evaluations_ends(tmp_path: Path) -> None:
     assert sorted(done.stderr.splitlines()) == ["seed 0: done", "seed 1: done"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+# Too long to finish, and no checkpoint on the way: only a saved stop leaves one.
+LONG = ["--steps", "200000", "--checkpoint-every", "200000", "--log-every", "10", "--no-eval"]
+
+
+def directories(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "seeds" / f"seed_{seed}" for seed in (0, 1)]
+
+
+def wait_for_both(
+    process: subprocess.Popen[str], tmp_path: Path, look: Callable[[], object] = bool
+) -> None:
+    """Until both seeds train; ``look`` at what is shown."""
+    deadline = time.monotonic() + 120
+    while not all(list(read_metrics(seed)) for seed in directories(tmp_path)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        look()
+        time.sleep(0.05)
+
+
+def require_saved_and_ended(tmp_path: Path) -> None:
+    """Both seeds have a checkpoint, and nobody goes on."""
+    seeds = directories(tmp_path)
+    stopped = [len(list(read_metrics(seed))) for seed in seeds]
+    assert all(list_checkpoints(seed / "checkpoints") for seed in seeds)
+    time.sleep(1.0)
+    assert [len(list(read_metrics(seed))) for seed in seeds] == stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_saves_every_seed_and_leaves_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    # Too long to finish, and no checkpoint on the way: only a saved stop leaves one.
-    long = ["--steps", "200000", "--checkpoint-every", "200000", "--log-every", "10"]
-    words = command(tmp_path, *long, "--no-eval")
-    seeds = [tmp_path / "seeds" / f"seed_{seed}" for seed in (0, 1)]
+    words, quiet = command(tmp_path, *LONG), subprocess.DEVNULL
     with subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, stdout=quiet, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        deadline = time.monotonic() + 120
-        while not all(list(read_metrics(seed)) for seed in seeds):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        # A terminal tells its whole foreground group; a scheduler the process it started.
-        if number == signal.SIGTERM:
-            process.send_signal(number)
-        else:
-            os.killpg(process.pid, number)
         try:
+            wait_for_both(process, tmp_path)
+            # A terminal tells its whole foreground group; a scheduler the process it started.
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130
     assert "--resume" in said
     assert "Traceback" not in said
-    stopped = [len(list(read_metrics(seed))) for seed in seeds]
-    assert all(list_checkpoints(seed / "checkpoints") for seed in seeds)
-    time.sleep(1.0)
-    assert [len(list(read_metrics(seed))) for seed in seeds] == stopped  # nobody goes on
+    require_saved_and_ended(tmp_path)
+
+
+def test_a_closed_terminal_saves_every_seed_and_leaves_no_process(tmp_path: Path) -> None:
+    terminal, inside = pty.openpty()
+
+    def look() -> None:
+        if select.select([terminal], [], [], 0)[0]:
+            os.read(terminal, 1 << 16)
+
+    # The first terminal that a session's leader opens is the one whose closing it is told of.
+    words = command(tmp_path, *LONG)
+    words[words.index("-c") + 1] = f"import os; os.open(os.ttyname(0), os.O_RDWR){words[2]}"
+    with subprocess.Popen(
+        words, stdin=inside, stdout=inside, stderr=inside, text=True, start_new_session=True
+    ) as process:
+        os.close(inside)
+        try:
+            wait_for_both(process, tmp_path, look)
+            os.close(terminal)
+            process.wait(timeout=60)
+        finally:
+            process.kill()
+    require_saved_and_ended(tmp_path)
 
 
 def test_ignored_signals_stay_ignored_and_handlers_come_back() -> None:

@@ -99,11 +99,13 @@ def train_seeds(
                 if console.is_terminal:
                     live.update(_table(directories, config.steps, set(running), errors))
                 time.sleep(0.2)
-    except KeyboardInterrupt as stop:
+    except BaseException as stop:  # a stop, or a terminal that is gone and cannot be written to
         for process in running.values():
             process.terminate()  # each saves itself
         for process in running.values():
             process.wait()
+        if not isinstance(stop, KeyboardInterrupt):
+            raise
         raise Interrupted(
             f"Stopped and saved the seeds in {base}; the same command with --resume goes on."
         ) from stop
