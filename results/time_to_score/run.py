@@ -212,6 +212,8 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
             if r["task"] == task:
                 minutes, scores = zip(*r["curve"], strict=True)
                 name = re.sub(f",? {task} [0-9]+", "", r["run"])
+                if part == "preset" and not name.endswith("two hours"):
+                    name += ", half an hour"
                 colour = colours.setdefault(name, f"C{len(colours) % 10}")
                 style = "-" if list(colours).index(name) < 10 else "--"
                 label = None if name in labelled else textwrap.fill(name, 48)
