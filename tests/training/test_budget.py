@@ -14,6 +14,7 @@ import pbrl
 from pbrl.algorithms import bc
 from pbrl.cli.main import main
 from pbrl.training import budget
+from pbrl.training.config import make_config
 
 LAST = "checkpoints/step_000000100/networks.safetensors"
 
@@ -57,6 +58,25 @@ def test_steps_fill_nine_tenths_of_the_time_at_the_speed_after_warm_up(
     assert main([*words, "--hours", "0.125", "--run-dir", str(tmp_path / "run")]) == 0
     assert stored(tmp_path / "run")["steps"] == 800  # 0.9 * 450 s / 0.5 s = 810, in hundreds
     assert "800 steps" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_moment_of_load_does_not_decide_about_an_hour(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch, slow=budget.WARM_UP + 1, seconds=0.5)
+    config = make_config("bc", "paper", words[2], hidden=(8,), batch_size=16)
+    # 53 updates in a hundredth of the time: one of 10 s, 52 of 0.5 s. 20 would have given 3,300.
+    assert budget.steps_for_hours(config, 1.0) == 4800
+
+
+def test_a_run_that_is_there_is_refused_before_anything_is_measured(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*words, "--run-dir", str(tmp_path / "run"), "--quiet"]
+    assert main([*words, "--steps", "5"]) == 0
+    clock = Clock(monkeypatch, slow=0, seconds=0.5)
+    assert main([*words, "--hours", "0.015"]) == 2
+    assert clock.updates == 0
 
 
 def test_the_run_is_reproducible_from_its_config_and_resumed_without_measuring(

@@ -52,12 +52,15 @@ def main(argv: list[str]) -> int:
     from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training
     from pbrl.training.seeds import seed_threads, seeds_directory, train_seeds
+    from pbrl.training.session import claim_directory
 
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
     if arguments.hours is not None:
         if _words(argv, ("steps",)):
             raise PbrlError(TWO_LENGTHS)
         place = config.resolved().run_dir if seeds is None else seeds_directory(config)
+        if seeds is None and place is not None:
+            claim_directory(place, arguments.resume)  # before time goes into measuring
         begun = _stored(place, several=seeds is not None) if arguments.resume else None
         threads = config.threads if seeds is None else seed_threads(config)
         steps = begun.steps if begun is not None else _measured(config, threads, arguments)
@@ -80,11 +83,11 @@ def _measured(config: TrainConfig, threads: int, arguments: TrainArguments) -> i
     from pbrl.training.budget import steps_for_hours
 
     assert arguments.hours is not None
+    console = Console(stderr=True, quiet=arguments.quiet)
+    console.print("Measuring how quick training is here, for a minute at most.")
     steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
-    if not arguments.quiet:
-        each = "" if arguments.seeds is None else " a seed"
-        text = f"{arguments.hours:g} hours{each} here are about {steps:,} steps."
-        Console(stderr=True).print(text)
+    each = "" if arguments.seeds is None else " a seed"
+    console.print(f"{arguments.hours:g} hours{each} here are about {steps:,} steps.")
     return steps
 
 

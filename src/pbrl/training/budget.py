@@ -14,7 +14,9 @@ from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
 from pbrl.training.machine import keep_freed_memory, pick_device, use_threads
 
-WARM_UP, LEAST_STEPS, LEAST_SECONDS = 5, 20, 5.0
+WARM_UP, LEAST_STEPS = 5, 20
+# Seconds spent on measuring: on a shared machine five can be far from what an hour will be like.
+LEAST_SECONDS, MOST_SECONDS, SHARE_OF_TIME = 5.0, 60.0, 0.01
 # Share of the time left for updates after evaluations, checkpoints and logging.
 USABLE = 0.9
 TWO_LENGTHS = "steps (--steps) and hours (--hours) both fix the run's length; give one of them."
@@ -35,8 +37,9 @@ def steps_for_hours(
     algorithm = algorithm_class(config.algorithm)(config.settings, device=device)
     algorithm.prepare(data)
     generator = torch.Generator(device if not dataset.memory_mapped else "cpu").manual_seed(0)
+    measured = min(max(LEAST_SECONDS, SHARE_OF_TIME * 3600 * hours), MOST_SECONDS)
     start, steps = 0.0, -WARM_UP
-    while steps < LEAST_STEPS or time.monotonic() - start < LEAST_SECONDS:
+    while steps < LEAST_STEPS or time.monotonic() - start < measured:
         if steps == 0:
             start = time.monotonic()
         algorithm.update(data.sample(config.settings.batch_size, generator))
