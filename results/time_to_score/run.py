@@ -9,9 +9,9 @@ at a time from the preset, 30 minutes on one core each; ``preset`` repeats it wi
 and times, beside TD3+BC and CQL. A run measures its speed first and fixes its steps, so that
 schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
 Writes PART.{json,md,png} (and, for ``preset``, docs/images/hour.png) from all runs that are
-finished, and from what the JSON has of others: what the preset was before (``earlier``, and some
-of ``settings``) is drawn again and not trained again. Its flags are in the JSON; revision 0c48a57
-was the last to have them all.
+finished, and from what the JSON has of others: what the preset was before (``earlier``) is drawn
+again and not trained again. Its flags are in the JSON; revision 0c48a57 was the last to have them
+all.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ SETTINGS = [
     Trial("value_scale=1", "--value-scale 1"),
     Trial("the paper's beta_ood", "--beta-ood-start 5 --beta-ood-middle 1 --beta-ood-end 0.2"),
     Trial("no cloning", "--cloning 0 --cloning-end 0"),
+    Trial("cloning falls to 40", "--cloning-end 40"),
     Trial("policy_noise=0.1", "--policy-noise 0.1"),
     Trial("tau=0.005", "--tau 0.005"),
     Trial("no OOD draws", "--n-ood 0"),
