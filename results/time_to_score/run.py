@@ -8,10 +8,10 @@ DIR holds hopper-medium-regen.hdf5 and halfcheetah-medium-regen.hdf5. ``settings
 at a time from the preset, 30 minutes on one core each; ``preset`` repeats it with other seeds, data
 and times, beside TD3+BC and CQL. A run measures its speed first and fixes its steps, so that
 schedules span the run. Runs are kept in WORK: started again, the script goes on where it was.
-Writes PART.{json,md,png} (and, for ``preset``, docs/images/hour.png) from all runs that are
-finished, and from what the JSON has of others: what the preset was before (``earlier``) is drawn
-again and not trained again. Its flags are in the JSON; revision 0c48a57 was the last to have them
-all.
+Writes PART.{json,md,png} (``preset`` and ``settings`` also their pictures in docs/images) from all
+runs that are finished, and from what the JSON has of others: what the preset was before
+(``earlier``) is drawn again and not trained again. Its flags are in the JSON; revision 0c48a57 was
+the last to have them all.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ PRESET = [
     Trial("paper with N_ood=2, halfcheetah 0", "--n-ood 2", "halfcheetah", preset="paper"),
     Trial("CQL halfcheetah 0", "", "halfcheetah", algorithm="cql", preset="paper", eval_every=500),
 ]
+IN_DOCS = {"preset": "hour.png", "settings": "hour-settings.png"}
 PARTS = {"settings": SETTINGS, "preset": PRESET, "earlier": list[Trial]()}
 
 
@@ -233,8 +234,8 @@ def write(part: str, rows: list[dict[str, Any]]) -> None:
         axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     figure.axes[0].set_ylabel("normalised score")
     figure.savefig(HERE / f"{part}.png", dpi=100)
-    if part == "preset":
-        figure.savefig(HERE.parents[1] / "docs/images/hour.png", dpi=100)
+    if part in IN_DOCS:
+        figure.savefig(HERE.parents[1] / "docs/images" / IN_DOCS[part], dpi=100)
 
 
 def main() -> None:
