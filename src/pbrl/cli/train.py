@@ -24,8 +24,8 @@ class TrainArguments:
         config: a JSON file of settings (or a run's config.json); flags given beside it win.
         resume: go on with the run in --run-dir; the settings are its own.
         seeds: several seeds, e.g. 0,1,2: a process each under --run-dir/seed_N.
-        hours: fix --steps so that training (each seed's) takes about this long, by measuring a
-            few steps first.
+        hours: fix --steps so that training (each seed's) takes about this long, by measuring
+            the speed for up to a minute first.
         quiet: print nothing but errors.
     """
 

@@ -63,8 +63,8 @@ def train(
         algorithm: name of the algorithm.
         preset: ``paper``, ``adroit``, ``fast`` or ``demo``; ``paper`` unless the dataset is
             omitted too, then ``demo``.
-        hours: fix ``steps`` so that training takes about this long here, by measuring a few steps
-            first; a run that is resumed keeps its own.
+        hours: fix ``steps`` so that training takes about this long here, by measuring the
+            speed for up to a minute first; a run that is resumed keeps its own.
         resume: go on with the run in ``run_dir`` if there is one.
         quiet: print nothing.
         **settings: any field of ``TrainConfig`` or of the algorithm's config.
