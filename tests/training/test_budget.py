@@ -69,13 +69,18 @@ def test_a_moment_of_load_does_not_decide_about_an_hour(
     assert budget.steps_for_hours(config, 1.0) == 4800
 
 
+@pytest.mark.parametrize(("first", "then"), [([], []), (["--seeds", "1"], ["--seeds", "0,1"])])
 def test_a_run_that_is_there_is_refused_before_anything_is_measured(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: list[str],
+    then: list[str],
 ) -> None:
     words = [*words, "--run-dir", str(tmp_path / "run"), "--quiet"]
-    assert main([*words, "--steps", "5"]) == 0
+    assert main([*words, "--steps", "5", *first]) == 0
     clock = Clock(monkeypatch, slow=0, seconds=0.5)
-    assert main([*words, "--hours", "0.015"]) == 2
+    assert main([*words, "--hours", "0.015", *then]) == 2
     assert clock.updates == 0
 
 

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     console = Console(stderr=True, quiet=arguments.quiet)
     from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training
-    from pbrl.training.seeds import seed_threads, seeds_directory, train_seeds
+    from pbrl.training.seeds import claim_directories, seed_threads, seeds_directory, train_seeds
     from pbrl.training.session import claim_directory
 
     seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
@@ -59,8 +59,11 @@ def main(argv: list[str]) -> int:
         if _words(argv, ("steps",)):
             raise PbrlError(TWO_LENGTHS)
         place = config.resolved().run_dir if seeds is None else seeds_directory(config)
-        if seeds is None and place is not None:
-            claim_directory(place, arguments.resume)  # before time goes into measuring
+        # What is there already is refused before time goes into measuring.
+        if seeds is not None:
+            claim_directories(config, seeds, arguments.resume)
+        elif place is not None:
+            claim_directory(place, arguments.resume)
         begun = _stored(place, several=seeds is not None) if arguments.resume else None
         threads = config.threads if seeds is None else seed_threads(config)
         steps = begun.steps if begun is not None else _measured(config, threads, arguments)

@@ -39,6 +39,17 @@ def seeds_directory(config: TrainConfig) -> Path:
     return one.with_name(one.name.removesuffix("-seed0"))
 
 
+def claim_directories(config: TrainConfig, seeds: list[int], resume: bool) -> dict[int, Path]:
+    """Each seed's directory; refuses to overwrite any run."""
+    base = seeds_directory(config)
+    if (base / CONFIG).exists():
+        raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
+    directories = {seed: base / f"seed_{seed}" for seed in seeds}
+    for directory in directories.values():
+        claim_directory(directory, resume)
+    return directories
+
+
 def train_seeds(
     config: TrainConfig, seeds: list[int], *, resume: bool = False, console: Console | None = None
 ) -> dict[str, Any]:
@@ -47,14 +58,11 @@ def train_seeds(
     A seed that fails does not stop the others; the first failure's message is raised at the end.
     """
     console = console or Console(stderr=True)
+    # Before the others' settings are written over.
+    directories = claim_directories(config, seeds, resume)
     base = seeds_directory(config)
-    if (base / CONFIG).exists():
-        raise PbrlError(f"{base} holds a single run; give another --run-dir for several seeds.")
     threads = seed_threads(config)
     at_once = max(1, cores() // threads)
-    directories = {seed: base / f"seed_{seed}" for seed in seeds}
-    for directory in directories.values():
-        claim_directory(directory, resume)  # before the others' settings are written over
     base.mkdir(parents=True, exist_ok=True)
     config_file = base / SEEDS_CONFIG
     write_json(config_file, to_json(replace(config, run_dir=None)))
