@@ -250,13 +250,10 @@ def main() -> None:
     for trial in trials:
         if arguments.only is None or trial.name in arguments.only:
             run(trial, arguments.data, arguments.work)
-    # A run of half an hour with seed 0 may stand in two tables; it is trained once.
-    kept = {part: json.loads((HERE / f"{part}.json").read_text()) for part in PARTS}
-    known = {row["run"]: row for rows in kept.values() for row in rows}
-    rows = [measure(trial, arguments.work) or known.get(trial.name) for trial in trials]
-    names = {trial.name for trial in trials}
-    rows += [row for row in kept[arguments.part] if row["run"] not in names]
-    write(arguments.part, [row for row in rows if row])
+    kept = {row["run"]: row for row in json.loads((HERE / f"{arguments.part}.json").read_text())}
+    rows = {trial.name: measure(trial, arguments.work) or kept.get(trial.name) for trial in trials}
+    rows |= {name: row for name, row in kept.items() if name not in rows}
+    write(arguments.part, [row for row in rows.values() if row])
 
 
 if __name__ == "__main__":
