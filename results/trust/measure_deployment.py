@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from pbrl import Agent, Preprocessing, load_agent, load_dataset, make_env
 from pbrl.algorithms import ALGORITHMS
-from pbrl.deploy import OnnxPolicy
-from pbrl.export import export_onnx
+from pbrl.deploy.export import export_onnx
+from pbrl.deploy.onnx_policy import OnnxPolicy
 
 HERE = Path(__file__).resolve().parent
 ENV = "InvertedDoublePendulum-v5"

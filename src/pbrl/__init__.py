@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pbrl.algorithms.agent import Agent
     from pbrl.algorithms.pbrl import PBRL, PBRLConfig, PBRLPrior, PBRLPriorConfig
     from pbrl.data import (
         Batch,
@@ -20,15 +19,16 @@ if TYPE_CHECKING:
         TransitionDataset,
         load_dataset,
     )
+    from pbrl.deploy.agent import Agent
+    from pbrl.envs.environments import make_env, register_environments
     from pbrl.errors import DivergenceError, PbrlError
-    from pbrl.evaluation.environments import make_env, register_environments
     from pbrl.evaluation.rollout import Evaluator
     from pbrl.training.config import TrainConfig
     from pbrl.training.loop import train
     from pbrl.training.run import Run, load_agent
 
 _HOMES = {
-    "Agent": "pbrl.algorithms.agent",
+    "Agent": "pbrl.deploy.agent",
     "PBRL": "pbrl.algorithms.pbrl",
     "PBRLConfig": "pbrl.algorithms.pbrl",
     "PBRLPrior": "pbrl.algorithms.pbrl",
@@ -41,8 +41,8 @@ _HOMES = {
     "load_dataset": "pbrl.data",
     "DivergenceError": "pbrl.errors",
     "PbrlError": "pbrl.errors",
-    "make_env": "pbrl.evaluation.environments",
-    "register_environments": "pbrl.evaluation.environments",
+    "make_env": "pbrl.envs.environments",
+    "register_environments": "pbrl.envs.environments",
     "Evaluator": "pbrl.evaluation.rollout",
     "TrainConfig": "pbrl.training.config",
     "train": "pbrl.training.loop",

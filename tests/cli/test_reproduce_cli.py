@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pbrl.cli.main import main
-from pbrl.experiments.catalogue import EXPERIMENTS
+from pbrl.experiments.definitions import EXPERIMENTS
 
 TINY = """\
 datasets: demo

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pendulum_log import SMALL, write_log
 
 import pbrl
 from pbrl.cli.main import main
-from pbrl.deploy import OnnxPolicy
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-from pendulum_log import SMALL, write_log
+from pbrl.deploy.onnx_policy import OnnxPolicy
 
 
 @pytest.fixture(scope="module")

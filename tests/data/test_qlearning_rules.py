@@ -10,7 +10,7 @@ import pytest
 from row_samples import as_arrays, qlearning_reference, random_rows, write_hdf5, write_npz
 
 from pbrl.data import TransitionDataset, load_dataset
-from pbrl.data.known import ENVIRONMENTS
+from pbrl.envs.tasks import ENVIRONMENTS
 from pbrl.errors import PbrlError
 
 SLICES = [

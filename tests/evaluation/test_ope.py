@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import NDArray
+from tabular import TabularMDP, table_policy
 
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.errors import PbrlError
@@ -22,9 +21,6 @@ from pbrl.evaluation.ope import (
     t_quantile,
 )
 from pbrl.evaluation.ranking import rank_policies, spearman
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tabular import TabularMDP, table_policy
 
 SMALL = FQEConfig(
     gamma=0.9, hidden=(32,), ensemble_size=6, steps=500, batch_size=64, tau=0.05, learning_rate=3e-3

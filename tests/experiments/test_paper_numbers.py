@@ -9,7 +9,7 @@ from pbrl.data.catalogue import catalogue
 from pbrl.errors import PbrlError
 from pbrl.experiments import paper
 from pbrl.experiments.budgets import BUDGETS, make_plan
-from pbrl.experiments.catalogue import EXPERIMENTS, experiment
+from pbrl.experiments.definitions import EXPERIMENTS, experiment
 
 # Printed averages that the printed cells do not give: (table, system) -> mean of the cells.
 SLIPS = {

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pbrl.experiments import drawings
-from pbrl.experiments.catalogue import EXPERIMENTS, Experiment
 from pbrl.experiments.collect_results import Curve, data_name, over_seeds
 from pbrl.experiments.cost import measure_here
+from pbrl.experiments.definitions import EXPERIMENTS, Experiment
 from pbrl.experiments.observe import probe_curves, trajectory_curves
 from pbrl.experiments.reproduce import Reproduction, reproduce
-from pbrl.sweep import Resources
+from pbrl.sweep.runner import Resources
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.run import Run
 

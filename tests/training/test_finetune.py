@@ -13,9 +13,9 @@ from pendulum_log import ENV, SMALL, write_log
 from safetensors.torch import load_file
 
 import pbrl
-from pbrl.algorithms.agent import Agent
 from pbrl.cli.main import main
 from pbrl.data.training_data import Batch
+from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
 from pbrl.training.finetune import OnlineReplay, finetune

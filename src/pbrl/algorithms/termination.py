@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pbrl.data.known import environment_of_id
+from pbrl.envs.tasks import environment_of_id
 from pbrl.errors import PbrlError
 
 # Raw next observations [n, S] -> whether the episode ends there, [n] bool.

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.agent import Agent
-from pbrl.algorithms.guard import fit_guard
 from pbrl.bench.variants import SIZES, Variant
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
-from pbrl.deploy import OnnxPolicy
-from pbrl.export import build_model
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.export import build_model
+from pbrl.deploy.guard import fit_guard
+from pbrl.deploy.onnx_policy import OnnxPolicy
 
 DECISIONS = 1000
 

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     arguments = tyro.cli(ExportArguments, args=argv, prog="pbrl export")
 
     from pbrl.data import load_dataset
-    from pbrl.export import export_onnx
+    from pbrl.deploy.export import export_onnx
     from pbrl.training.run import Run
 
     agent = Run.open(arguments.run).agent(arguments.step)

@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     """Entry point of ``pbrl reproduce``."""
     options = tyro.cli(Options, args=argv, prog="pbrl reproduce")
     from pbrl.experiments.budgets import make_plan  # after parsing, so that --help stays quick
-    from pbrl.experiments.catalogue import experiment
+    from pbrl.experiments.definitions import experiment
     from pbrl.experiments.reproduce import plan_jobs, reproduce
 
     console = Console()
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
 
 def _list(console: Console) -> None:
     from pbrl.experiments.budgets import BUDGETS
-    from pbrl.experiments.catalogue import EXPERIMENTS
+    from pbrl.experiments.definitions import EXPERIMENTS
 
     table = Table(title="pbrl reproduce NAME", title_justify="left")
     for column in ("name", "what", "where", "the paper says"):

@@ -14,8 +14,8 @@ from rich.table import Table
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
-    from pbrl.sweep import Outcome, Resources
-    from pbrl.sweep_jobs import Job
+    from pbrl.sweep.jobs import Job
+    from pbrl.sweep.runner import Outcome, Resources
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Options:
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl sweep``."""
     options = tyro.cli(Options, args=argv, prog="pbrl sweep")
-    from pbrl.sweep import run_sweep  # after parsing, so that --help stays quick
-    from pbrl.sweep_jobs import expand, make_jobs, read_spec
+    from pbrl.sweep.jobs import expand, make_jobs, read_spec
+    from pbrl.sweep.runner import run_sweep  # after parsing, so that --help stays quick
 
     check_resources(options.workers, options.threads, options.memory_gb, options.retries)
     console = Console()
@@ -81,14 +81,14 @@ def resources_of(
     workers: int, address: str | None, memory_gb: float, gpus: float, retries: int
 ) -> Resources:
     """The command line's flags as ``Resources``."""
-    from pbrl.sweep import Resources
+    from pbrl.sweep.runner import Resources
 
     return Resources(workers or None, address, memory_gb, gpus, retries)
 
 
 def print_plan(jobs: Sequence[Job], workers: int, console: Console) -> None:
     """What a sweep would do, and an estimate of its hours."""
-    from pbrl.sweep_cost import estimate
+    from pbrl.sweep.cost import estimate
 
     with console.status("Timing a few updates of every kind of run …"):
         plan = estimate(jobs)

@@ -19,8 +19,8 @@ from pbrl.collect.online import OnlineConfig, OnlineTraining, sac_config
 from pbrl.collect.policies import Behaviour, policy_of, sac_policy, uniform_policy
 from pbrl.collect.rollouts import Player
 from pbrl.data.rows import Rows
+from pbrl.envs.environments import D4RL_ENVIRONMENTS
 from pbrl.errors import PbrlError, unknown_name
-from pbrl.evaluation.environments import D4RL_ENVIRONMENTS
 from pbrl.training.files import write_json
 from pbrl.training.machine import use_threads
 from pbrl.training.progress import TrainingProgress

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pbrl.collect.policies import Behaviour
 from pbrl.data.rows import Rows
+from pbrl.envs.environments import make_env
 from pbrl.errors import PbrlError
-from pbrl.evaluation.environments import make_env
 
 # Episodes played side by side, with one batched action for every time step.
 WAVE = 10

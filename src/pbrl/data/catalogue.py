@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from pbrl.data.known import ENVIRONMENTS, KnownEnvironment
+from pbrl.envs.tasks import ENVIRONMENTS, KnownEnvironment
 
 HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
 

@@ -14,7 +14,6 @@ import numpy as np
 from pbrl.data.catalogue import catalogue
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.download import cached_file, download
-from pbrl.data.known import environment_of_id, environment_of_name, reference_scores
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
 from pbrl.data.readers_hdf5 import open_hdf5
 from pbrl.data.readers_npz import open_npz
@@ -23,6 +22,7 @@ from pbrl.data.rows import BLOCK, Metadata, RowSource
 from pbrl.data.store import Store, is_store
 from pbrl.data.validate import BOUND_TOLERANCE, bound_actions, checked_bounds
 from pbrl.data.view import NextObservations, choose_view, training_view
+from pbrl.envs.tasks import environment_of_id, environment_of_name, reference_scores
 from pbrl.errors import PbrlError
 
 EMBEDDED = ("demo",)

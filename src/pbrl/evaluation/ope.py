@@ -10,7 +10,7 @@ both in its loss and in its initial states. The spread of the members' values gi
 
 What the interval covers: the luck of which episodes were logged, and of the initial weights. What
 it does not cover: actions of the policy that the log has nothing like, where every member
-extrapolates alike. ``pbrl.algorithms.guard`` says how often that happens.
+extrapolates alike. ``pbrl.deploy.guard`` says how often that happens.
 
 Shapes: N transitions, E episodes, K members, B rows of a minibatch.
 """

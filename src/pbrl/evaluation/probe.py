@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbrl.algorithms.agent import Agent
 from pbrl.data.dataset import TransitionDataset
+from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 
 KINDS = ("offline", "policy", "random", "noise1", "noise2")

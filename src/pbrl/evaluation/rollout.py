@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbrl.envs.environments import make_env
 from pbrl.errors import PbrlError
-from pbrl.evaluation.environments import make_env
 from pbrl.evaluation.scores import normalized_score
 
 # Raw observations [B, S] -> raw actions [B, A].

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pbrl.algorithms import ALGORITHMS
 from pbrl.errors import PbrlError
-from pbrl.experiments.catalogue import WALKER, Experiment, Variant
+from pbrl.experiments.definitions import WALKER, Experiment, Variant
 from pbrl.training.config import TrainConfig, make_config, to_json
 
 BudgetName = Literal["paper", "small", "smoke"]

@@ -19,9 +19,9 @@ from pbrl.evaluation.statistics import (
 )
 from pbrl.experiments import figures, paper
 from pbrl.experiments.budgets import Plan
-from pbrl.experiments.catalogue import Experiment
 from pbrl.experiments.collect_results import Curve, RunResult, data_name, group, over_seeds
 from pbrl.experiments.cost import measure_cost
+from pbrl.experiments.definitions import Experiment
 from pbrl.experiments.figures import DPI
 from pbrl.experiments.paper import Cell
 from pbrl.experiments.tables import averages, beside, cells_json, markdown, spread

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pbrl.algorithms.agent import Agent
 from pbrl.data.dataset import TransitionDataset
+from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 from pbrl.evaluation.probe import probe
 from pbrl.evaluation.rollout import Evaluator

@@ -11,11 +11,11 @@ from typing import Any
 from pbrl.errors import PbrlError
 from pbrl.experiments import drawings
 from pbrl.experiments.budgets import Plan, make_plan
-from pbrl.experiments.catalogue import Experiment, experiment
 from pbrl.experiments.collect_results import RunResult, read_result
+from pbrl.experiments.definitions import Experiment, experiment
 from pbrl.experiments.observe import probe_curves, trajectory_curves
-from pbrl.sweep import Outcome, Resources, run_sweep
-from pbrl.sweep_jobs import Job, make_jobs
+from pbrl.sweep.jobs import Job, make_jobs
+from pbrl.sweep.runner import Outcome, Resources, run_sweep
 from pbrl.training.files import write_json, write_text
 from pbrl.training.run import Run, git_revision, versions
 

@@ -25,15 +25,15 @@ from rich.console import Console
 from torch import Tensor
 
 from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import require
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.training_data import Batch
+from pbrl.deploy.agent import Agent
+from pbrl.envs.environments import make_env
 from pbrl.errors import PbrlError
-from pbrl.evaluation.environments import make_env
 from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig
-from pbrl.training.guard import training_dataset
+from pbrl.training.guard_of_run import training_dataset
 from pbrl.training.loop import evaluate_session, run_training
 from pbrl.training.run import Run
 from pbrl.training.session import BatchSource, Extension, Session

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pbrl.algorithms.agent import Agent
+from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 from pbrl.training.files import write_text
 from pbrl.training.run import Run

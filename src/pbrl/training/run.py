@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.agent import Agent
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 from pbrl.training.checkpoint import latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig, from_json, read_config
-from pbrl.training.guard import guard_of_run
+from pbrl.training.guard_of_run import guard_of_run
 from pbrl.training.metrics import read_metrics
 
 CONFIG, SUMMARY = "config.json", "summary.json"

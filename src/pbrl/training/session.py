@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import Algorithm
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing, bounded_actions
 from pbrl.data.training_data import Batch, TrainingData
+from pbrl.deploy.agent import Agent
 from pbrl.errors import DivergenceError, PbrlError
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.checkpoint import (

@@ -24,9 +24,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 from pbrl.errors import DivergenceError, PbrlError, optional_import
-from pbrl.sweep_cost import progress_of
-from pbrl.sweep_jobs import Job
-from pbrl.sweep_view import SweepView
+from pbrl.sweep.cost import progress_of
+from pbrl.sweep.jobs import Job
+from pbrl.sweep.view import SweepView
 from pbrl.training.config import from_json, to_json
 from pbrl.training.files import write_json
 from pbrl.training.loop import Interrupted, run_training

@@ -18,8 +18,8 @@ from pbrl.errors import PbrlError, optional_import
 if TYPE_CHECKING:
     import gymnasium
 
-_LOCOMOTION = "pbrl.evaluation.d4rl_locomotion"
-_ADROIT = "pbrl.evaluation.d4rl_adroit"
+_LOCOMOTION = "pbrl.envs.d4rl_locomotion"
+_ADROIT = "pbrl.envs.d4rl_adroit"
 
 # D4RL's name of the task -> (our id, class, longest episode)
 _TASKS = {
@@ -59,7 +59,7 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     """
     import gymnasium
 
-    from pbrl.evaluation.d4rl_physics import keep_mujoco_quiet
+    from pbrl.envs.d4rl_physics import keep_mujoco_quiet
 
     keep_mujoco_quiet()
     register_environments()

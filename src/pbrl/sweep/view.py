@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pbrl.sweep_jobs import Job
+from pbrl.sweep.jobs import Job
 from pbrl.training.metrics import latest_metrics
 
 COLOURS = {"done": "green", "running": "cyan", "diverged": "red", "failed": "red"}

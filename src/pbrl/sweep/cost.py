@@ -11,7 +11,7 @@ import torch
 from pbrl.algorithms import algorithm_class
 from pbrl.data.training_data import Batch
 from pbrl.errors import PbrlError
-from pbrl.sweep_jobs import Job
+from pbrl.sweep.jobs import Job
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.run import SUMMARY
 

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from pbrl.algorithms.agent import Agent
-from pbrl.deploy import OnnxPolicy
-from pbrl.errors import PbrlError
-from pbrl.export import export_onnx
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent / "algorithms"))
 from algorithm_tester import tiny_dataset
-
 from test_export import DATA, make_agent
+
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.export import export_onnx
+from pbrl.deploy.onnx_policy import OnnxPolicy
+from pbrl.errors import PbrlError
 
 FAR = np.full(3, 50, np.float32)
 
@@ -82,7 +78,7 @@ def test_fallback_takes_over_where_the_light_is_on(agent: Agent, exported: Path)
 def test_runs_without_torch(exported: Path) -> None:
     code = (
         "import sys, numpy as np\n"
-        "from pbrl.deploy import OnnxPolicy\n"
+        "from pbrl.deploy.onnx_policy import OnnxPolicy\n"
         f"d = OnnxPolicy({str(exported)!r}).decide(np.zeros(3))\n"
         "assert d.action.shape == (2,) and d.uncertainty > 0\n"
         "assert 'torch' not in sys.modules and 'onnx' not in sys.modules\n"

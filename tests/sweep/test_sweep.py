@@ -18,10 +18,10 @@ import pytest
 from rich.console import Console
 
 from pbrl.errors import PbrlError
-from pbrl.sweep import FAILURE, WORKER, Resources, run_sweep
-from pbrl.sweep_cost import estimate, progress_of
-from pbrl.sweep_jobs import Job, content_key, expand, find_runs, make_jobs, read_spec
-from pbrl.sweep_view import SweepView, read_progress
+from pbrl.sweep.cost import estimate, progress_of
+from pbrl.sweep.jobs import Job, content_key, expand, find_runs, make_jobs, read_spec
+from pbrl.sweep.runner import FAILURE, WORKER, Resources, run_sweep
+from pbrl.sweep.view import SweepView, read_progress
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.loop import Interrupted
 from pbrl.training.metrics import CLOCK_FIELDS, read_metrics

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pbrl.algorithms.base import Algorithm
-from pbrl.algorithms.guard import Guard, Reading, fit_guard, percentile
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.deploy.guard import Guard, Reading, fit_guard, percentile
 from pbrl.errors import PbrlError
 
 Floats = NDArray[np.float32]
@@ -83,7 +83,7 @@ class Agent:
         actions: ArrayLike | None = None,
         quantile: float = 0.99,
     ) -> Reading:
-        """The policy's decision with a warning light; see ``pbrl.algorithms.guard``.
+        """The policy's decision with a warning light; see ``pbrl.deploy.guard``.
 
         The first call of an agent that comes from a run fits the guard on the run's data (some
         seconds) and keeps it beside the run; otherwise call ``fit_guard`` first.

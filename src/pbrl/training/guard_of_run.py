@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pbrl.algorithms.agent import Agent
-from pbrl.algorithms.guard import Guard
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import bounded_actions
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.guard import Guard
 from pbrl.errors import PbrlError
 from pbrl.training.config import from_json
 

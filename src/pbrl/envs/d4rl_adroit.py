@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbrl.evaluation.d4rl_physics import (
+from pbrl.envs.d4rl_physics import (
     keep_mujoco_quiet,
     restore_collision_code,
     restore_contact_margin,
 )
-from pbrl.evaluation.environments import import_robotics
+from pbrl.envs.environments import import_robotics
 
 import_robotics()  # before the next import, so that a missing package is named with its extra
 

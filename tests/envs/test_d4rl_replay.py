@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pbrl.evaluation import d4rl_adroit, d4rl_locomotion
-from pbrl.evaluation.d4rl_physics import mujoco_version
-from pbrl.evaluation.environments import import_robotics, make_env
+from pbrl.envs import d4rl_adroit, d4rl_locomotion
+from pbrl.envs.d4rl_physics import mujoco_version
+from pbrl.envs.environments import import_robotics, make_env
 
 Array = NDArray[np.float64]
 

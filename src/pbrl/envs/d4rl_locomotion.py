@@ -12,7 +12,7 @@ from gymnasium.envs.mujoco.half_cheetah_v4 import HalfCheetahEnv
 from gymnasium.envs.mujoco.hopper_v4 import HopperEnv
 from gymnasium.envs.mujoco.walker2d_v4 import Walker2dEnv
 
-from pbrl.evaluation.d4rl_physics import (
+from pbrl.envs.d4rl_physics import (
     keep_mujoco_quiet,
     restore_capsule_inertia,
     restore_contact_margin,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from algorithm_tester import tiny_dataset
 
 from pbrl.algorithms import ALGORITHMS
-from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.base import Algorithm
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.data.training_data import TrainingData
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.export import export_onnx
 from pbrl.errors import PbrlError
-from pbrl.export import export_onnx
-
-sys.path.insert(0, str(Path(__file__).parent / "algorithms"))
-from algorithm_tester import tiny_dataset
 
 DATA = tiny_dataset(600)
 INFO = {"data": {"name": "tiny", "fingerprint": DATA.fingerprint}, "versions": {"pbrl": "x"}}

@@ -11,11 +11,11 @@ import torch
 from pendulum_log import SMALL, write_log
 
 import pbrl
-from pbrl.algorithms.agent import Agent
-from pbrl.algorithms.guard import Guard, fit_guard
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.guard import Guard, fit_guard
 from pbrl.errors import PbrlError
 
 

@@ -6,7 +6,7 @@ The file takes raw observations and gives raw actions: normalisation and action 
     outputs  action                 [batch, A]   the deterministic policy's
              q_mean                 [batch]      mean Q of the critics at that action
              uncertainty            [batch]      U of Eq. 3 at that action
-             guard_score            [batch]      where a guard was fitted, see pbrl.algorithms.guard
+             guard_score            [batch]      where a guard was fitted, see pbrl.deploy.guard
 
 ``q_mean`` and ``uncertainty`` are absent where the algorithm has no critics. An optional second
 input ``proposed_action [batch, A]`` (NaN when omitted) makes the last three speak of that action
@@ -27,14 +27,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbrl.algorithms import guard as g
-from pbrl.algorithms.agent import Agent
 from pbrl.algorithms.bear import SupportActor
 from pbrl.algorithms.uwac import UWAC, keep_mask
+from pbrl.deploy import guard as g
+from pbrl.deploy.agent import Agent
+from pbrl.deploy.onnx_graph import Graph
 from pbrl.errors import PbrlError, optional_import
 from pbrl.nn.critics import Critics
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
-from pbrl.onnx_graph import Graph
 
 FORMAT_VERSION = 1
 ACTION_TOLERANCE = 1e-5  # of the width of the action range
@@ -341,7 +341,7 @@ def check_model(
     content: bytes, agent: Agent, observations: NDArray[Any]
 ) -> tuple[float, float | None]:
     """Run the model in onnxruntime beside the agent; the largest differences, or PbrlError."""
-    from pbrl.deploy import OnnxPolicy
+    from pbrl.deploy.onnx_policy import OnnxPolicy
 
     exported = OnnxPolicy(content)
     maps = agent.preprocessing

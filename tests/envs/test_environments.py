@@ -17,14 +17,14 @@ from gymnasium import spaces
 from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from numpy.typing import NDArray
 
-from pbrl.errors import PbrlError
-from pbrl.evaluation import d4rl_physics
-from pbrl.evaluation.environments import (
+from pbrl.envs import d4rl_physics
+from pbrl.envs.environments import (
     D4RL_ENVIRONMENTS,
     import_robotics,
     make_env,
     register_environments,
 )
+from pbrl.errors import PbrlError
 
 # task -> observation, action, longest episode (D4RL's own figures)
 SHAPES = {
@@ -105,14 +105,14 @@ def test_plain_adroit_is_available_as_shipped() -> None:
 
 def test_importing_the_module_does_not_import_the_simulators() -> None:
     code = (
-        "import sys, pbrl.evaluation.environments;"
+        "import sys, pbrl.envs.environments;"
         "sys.exit(any(m in sys.modules for m in ('mujoco', 'gymnasium', 'gymnasium_robotics')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_making_adroit_prints_nothing() -> None:
-    code = "from pbrl.evaluation.environments import make_env; make_env('pbrl/DoorD4RL-v0').reset()"
+    code = "from pbrl.envs.environments import make_env; make_env('pbrl/DoorD4RL-v0').reset()"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, check=True, text=True
     )
@@ -200,7 +200,7 @@ def test_without_gymnasium_robotics_the_extra_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == "gymnasium_robotics"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    monkeypatch.delitem(sys.modules, "pbrl.evaluation.d4rl_adroit", raising=False)
+    monkeypatch.delitem(sys.modules, "pbrl.envs.d4rl_adroit", raising=False)
     with pytest.raises(PbrlError, match=r'pip install "pbrl\[adroit\]"'):
         make_env(env_id)
 

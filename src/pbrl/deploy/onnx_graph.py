@@ -2,7 +2,7 @@
 
 No tracing and no exporter: every network here is a handful of matrix products, so the graph is
 written down directly. That keeps files small, readable in a viewer, and independent of torch's
-exporter versions. ``pbrl.export`` puts these pieces together.
+exporter versions. ``pbrl.deploy.export`` puts these pieces together.
 """
 
 from __future__ import annotations
