@@ -32,6 +32,8 @@ class BenchArguments:
         scaling: how the cost grows with K, N_ood, batch and width instead.
         parallel: two one-thread runs beside each other against one run with two threads instead.
         loop: the update inside pbrl train against the bare update instead.
+        peers: the same algorithms by d3rlpy instead, both sides taking turns.
+        peers_python: the Python that has d3rlpy, where it is another than this one.
         only: measure only variants whose name contains this.
         threads: CPU threads of a process; 0: all cores.
         rounds: how often each variant is measured.
@@ -45,6 +47,8 @@ class BenchArguments:
     scaling: bool = False
     parallel: bool = False
     loop: bool = False
+    peers: bool = False
+    peers_python: Path = Path(sys.executable)
     only: str | None = None
     threads: int = 0
     rounds: int = 3
@@ -62,6 +66,8 @@ def main(argv: list[str]) -> int:
     if a.parallel:
         results = _parallel(threads, a.seconds)
         _print_parallel(results, console)
+    elif a.peers:
+        results = _peers(threads, a, console)
     elif a.loop:
         names = ["pbrl N_ood=10", "pbrl N_ood=2"]
         results = _rounds([n for n in names if a.only is None or a.only in n], threads, a, "loop")
@@ -93,6 +99,35 @@ def main(argv: list[str]) -> int:
     if a.json is not None:
         write_json(a.json, results)
     return 0
+
+
+def _peers(threads: int, a: BenchArguments, console: Console) -> list[dict[str, Any]]:
+    from pbrl.bench.peers import SETTINGS, compare
+
+    names = [name for name in SETTINGS if a.only is None or a.only in name]
+    if not names:
+        raise PbrlError(f"No algorithm that d3rlpy has, too, contains '{a.only}' in its name.")
+    rounds, seconds = (3, 1.0) if a.quick else (5 * a.rounds, a.seconds / 2)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        results = compare(
+            names, a.peers_python, threads=threads, rounds=rounds, seconds=seconds,
+            progress=progress,
+        )  # fmt: skip
+    versions = results[0]["versions"]["d3rlpy's"]
+    table = Table(
+        "algorithm", "networks, batch", "pbrl steps/s", "d3rlpy steps/s", "times as fast",
+        title=f"pbrl beside d3rlpy {versions['d3rlpy']}; torch {versions['torch']}, "
+        f"{threads} threads",
+    )  # fmt: skip
+    for r in results:
+        sizes = f"{' x '.join(map(str, r['hidden']))}, {r['batch_size']}"
+        low, high = min(r["ratios"]), max(r["ratios"])
+        table.add_row(
+            r["algorithm"], sizes, f"{r['pbrl_steps_per_second']:.1f}",
+            f"{r['d3rlpy_steps_per_second']:.1f}", f"{r['ratio']:.2f} ({low:.2f} to {high:.2f})",
+        )  # fmt: skip
+    console.print(table)
+    return results
 
 
 def _rounds(names: list[str], threads: int, a: BenchArguments, kind: str) -> list[dict[str, Any]]:
