@@ -9,9 +9,9 @@ import pbrl
 
 SOURCE = Path(pbrl.__file__).parent
 ORDER = [
-    ("errors",), ("envs",), ("data",), ("nn",), ("algorithms",), ("deploy",), ("evaluation",),
-    ("training",), ("theory",), ("collect", "sweep", "bench"), ("experiments",), ("reports",),
-    ("cli",),
+    ("errors", "console"), ("envs",), ("data",), ("nn",), ("algorithms",), ("deploy",),
+    ("evaluation",), ("training",), ("theory",), ("collect", "sweep", "bench"), ("experiments",),
+    ("reports",), ("cli",),
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 

@@ -19,6 +19,7 @@ from rich.progress import Progress
 from rich.table import Column, Table
 
 from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.training.files import write_json
 
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     """Run ``pbrl bench`` with these words; returns the exit code."""
     a = tyro.cli(BenchArguments, args=argv, prog="pbrl bench")
     threads = a.threads or len(os.sched_getaffinity(0))
-    console = Console()
+    console = plain_console()
     if a.parallel:
         results = _parallel(threads, a.seconds)
         _print_parallel(results, console)
@@ -76,7 +77,6 @@ def main(argv: list[str]) -> int:
                 f"{r['variant']}: {r['bare_ms_per_step']:.1f} ms an update, "
                 f"{100 * r['overhead']:.2f} % around it (a record and a checkpoint take "
                 f"{r['record_and_checkpoint_ms']:.0f} ms)",
-                highlight=False,
             )
     elif a.scaling:
         results = _rounds(_scaling_names(), threads, a, "step")
@@ -134,7 +134,7 @@ def _rounds(names: list[str], threads: int, a: BenchArguments, kind: str) -> lis
     """Measure every variant once a round, so that slow minutes of the machine hit all alike."""
     rounds, seconds = (1, 2.0) if a.quick else (a.rounds, a.seconds)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=plain_console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring", total=rounds * len(names))
         for _ in range(rounds):
             for name in names:
@@ -154,7 +154,6 @@ def _decisions(results: list[dict[str, Any]], console: Console) -> None:
             console.print(
                 f"{r['variant'].split()[0]}: one decision by onnxruntime on one core "
                 f"{r['decision_ms']:.2f} ms (median), file {r['onnx_mb']:.1f} MB",
-                highlight=False,
             )
 
 
@@ -215,7 +214,7 @@ def _print_table(results: list[dict[str, Any]], console: Console) -> None:
         plain = name.replace("pbrl ", "plain ")
         if plain != name and plain in times:
             ratio = times[plain] / times[name]
-            console.print(f"{name}: {ratio:.2f} times as fast as {plain}", highlight=False)
+            console.print(f"{name}: {ratio:.2f} times as fast as {plain}")
 
 
 def _scaling_names() -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("pbrl: interrupted; the same command goes on from here.", file=sys.stderr)
         return 130
-    Console().print(render(made))
+    plain_console().print(render(made))
     return 0
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError, unknown_name
 
 COMMANDS = {
@@ -126,8 +126,8 @@ def main(argv: list[str]) -> int:
 
 
 def _print_help() -> None:
-    console = Console()
-    console.print("usage: pbrl data COMMAND [OPTIONS]\n", markup=False)
+    console = plain_console()
+    console.print("usage: pbrl data COMMAND [OPTIONS]\n")
     table = Table(box=None, show_header=False)
     for name, text in COMMANDS.items():
         table.add_row(f"  {name}", text)
@@ -150,7 +150,7 @@ def _inspect(options: Inspect) -> int:
         from pbrl.data.summary_html import summary_page
 
         _write(options.html, summary_page(summary))
-        Console().print(f"Pictures: {options.html}", soft_wrap=True)
+        plain_console().print(f"Pictures: {options.html}", soft_wrap=True)
     return 0
 
 
@@ -164,7 +164,7 @@ def _write(path: Path, text: str) -> None:
 def _print_summary(summary: Any) -> None:
     from pbrl.data.column_stats import quantiles
 
-    console = Console()
+    console = plain_console()
     metadata = summary.metadata
     about = Table(title=metadata.name, title_justify="left", show_header=False)
     about.add_column(style="bold")
@@ -202,7 +202,7 @@ def _print_summary(summary: Any) -> None:
         ranges.add_section()
     console.print(ranges)
     for sentence in (*metadata.notes, *summary.findings()):
-        console.print(f"• {sentence}", markup=False, highlight=False)
+        console.print(f"• {sentence}")
 
 
 def _scores(metadata: Any) -> str:
@@ -229,9 +229,9 @@ def _convert(options: Convert) -> int:
     from pbrl.data.convert import convert
     from pbrl.data.loading import parse_columns
 
-    console = Console()
+    console = plain_console()
     reading = options.reading
-    with Progress(disable=not sys.stderr.isatty(), console=Console(stderr=True)) as bar:
+    with Progress(disable=not sys.stderr.isatty(), console=plain_console(stderr=True)) as bar:
         task = bar.add_task("Converting", total=None)
         done = convert(
             options.source,
@@ -246,7 +246,7 @@ def _convert(options: Convert) -> int:
             progress=lambda rows, total: bar.update(task, completed=rows, total=total),
         )
     for note in done.notes:
-        console.print(f"• {note}", markup=False, highlight=False)
+        console.print(f"• {note}")
     console.print(f"{done.rows:,} rows written to {done.path}", soft_wrap=True)
     return 0
 
@@ -258,7 +258,7 @@ def _list(options: List) -> int:
     from pbrl.data.minari import local_ids
 
     # A pipe has no width; nothing is cut there.
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = plain_console() if sys.stdout.isatty() else plain_console(width=120)
     table = Table(title="Datasets by name", title_justify="left")
     for column, side in (
         ("name", "left"),
@@ -300,7 +300,7 @@ def _download(options: Download) -> int:
     from pbrl.data.download import download
     from pbrl.data.minari import download_minari
 
-    console = Console()
+    console = plain_console()
     entry = catalogue().get(options.name)
     if entry is None:
         if "/" not in options.name:
@@ -313,7 +313,7 @@ def _download(options: Download) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     rates = (TransferSpeedColumn(), TimeRemainingColumn())
     quiet = not sys.stderr.isatty()
-    with Progress(*columns, *rates, disable=quiet, console=Console(stderr=True)) as bar:
+    with Progress(*columns, *rates, disable=quiet, console=plain_console(stderr=True)) as bar:
         task = bar.add_task(entry.name, total=entry.size)
         path = download(
             entry,

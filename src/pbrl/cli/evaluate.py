@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.files import write_json
@@ -69,8 +69,8 @@ def main(argv: list[str]) -> int:
             label,
             *(f"{x:.1f}" for x in (numbers.mean(), numbers.std(), numbers.min(), numbers.max())),
         )
-    console = Console()
+    console = plain_console()
     console.print(table)
     behaviour = run.info["data"]["behaviour_return_mean"]
-    console.print(f"The data's own mean return: {behaviour:.1f}", highlight=False)
+    console.print(f"The data's own mean return: {behaviour:.1f}")
     return 0

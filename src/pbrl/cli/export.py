@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
+
+from pbrl.console import plain_console
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> int:
     from pbrl.training.run import Run
 
     agent = Run.open(arguments.run).agent(arguments.step)
-    console = Console()
+    console = plain_console()
     if arguments.guard:
         with console.status("Fitting the warning light on the training data …"):
             if arguments.dataset is not None:
@@ -57,5 +58,5 @@ def main(argv: list[str]) -> int:
     table.add_row("warning light", "inside" if report.guarded else "left out")
     console.print(table)
     for note in report.notes:
-        console.print(note, highlight=False)
+        console.print(note)
     return 0

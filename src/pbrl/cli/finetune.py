@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+
+from pbrl.console import plain_console
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> int:
     if arguments.quiet:
         return 0
     evaluations = [r for r in run.metrics() if r["kind"] == "eval"]
-    console = Console()
+    console = plain_console()
     if evaluations:
         returns = {int(r["step"]): float(r["return_mean"]) for r in evaluations}
         early = {step: value for step, value in returns.items() if step <= 5000}
@@ -73,7 +74,6 @@ def main(argv: list[str]) -> int:
         console.print(
             f"Return {returns[min(returns)]:.1f} before, {returns[last]:.1f} after {last:,} steps; "
             f"lowest in the first 5,000 steps: {early[worst]:.1f} at step {worst:,}.",
-            highlight=False,
         )
-    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
+    console.print(f"Run: {run.path}", soft_wrap=True)
     return 0

@@ -54,10 +54,10 @@ def main(argv: list[str] | None = None) -> int:
     except PbrlError as error:
         if debug:
             traceback.print_exc()
-        print(f"pbrl: {error}", file=sys.stderr)
+        _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("pbrl: interrupted.", file=sys.stderr)
+        _complain("interrupted.")
         return 130
     except BrokenPipeError:
         return 141
@@ -65,8 +65,15 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         where = f" ({error.filename})" if error.filename else ""
-        print(f"pbrl: the system refused: {error.strerror or error}{where}.", file=sys.stderr)
+        _complain(f"the system refused: {error.strerror or error}{where}.")
         return 2
+
+
+def _complain(sentence: str) -> None:
+    """Print a sentence where errors go, if anybody is left to read it."""
+    from pbrl.console import plain_console
+
+    plain_console(stderr=True).print(f"pbrl: {sentence}", soft_wrap=True)
 
 
 def _others_running(samples: int = 10) -> bool:

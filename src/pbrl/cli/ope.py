@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> int:
     from pbrl.training.run import Run
 
     use_threads(arguments.threads)
-    console = Console()
+    console = plain_console()
     candidates = _candidates(arguments)
     first = Run.open(candidates[0][1])
     gamma = arguments.gamma
@@ -116,7 +117,7 @@ def main(argv: list[str]) -> int:
     }
     write_json(out / "ope.json", values)
     _draw(estimates, behaviour, out / "ope.png")
-    console.print(f"Written: {out / 'ope.json'}, {out / 'ope.png'}", highlight=False)
+    console.print(f"Written: {out / 'ope.json'}, {out / 'ope.png'}")
     return 0
 
 
@@ -169,12 +170,12 @@ def _say(
     ranking: Ranking | None,
 ) -> None:
     for note in behaviour.notes:
-        console.print(note, highlight=False)
+        console.print(note)
     for name, estimate in estimates.items():
         for note in estimate.notes:
-            console.print(f"{name}: {note}", highlight=False)
+            console.print(f"{name}: {note}")
     if ranking is not None:
-        console.print(ranking.verdict, highlight=False)
+        console.print(ranking.verdict)
 
 
 def _draw(estimates: dict[str, ValueEstimate], behaviour: ValueEstimate, path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.evaluation.probe import DESCRIPTIONS, probe
 from pbrl.training.files import write_json
 from pbrl.training.run import Run
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     result = probe(run.agent(arguments.step), dataset, rows=arguments.rows, seed=arguments.seed)
     write_json(run.path / "probe.json", {"dataset": dataset.info.name, **result})
     draw_probe(result, run.path / "probe.png")
-    console = Console()
+    console = plain_console()
     table = Table("actions", "what", "U mean", "U median", "U 95 %", "Q mean")
     for kind, values in result["kinds"].items():
         quantiles = values["u_quantiles"]
@@ -52,9 +52,8 @@ def main(argv: list[str]) -> int:
     if result["beta_0"] is not None:
         console.print(
             f"min over the ensemble = mean - beta_0 * U with beta_0 = {result['beta_0']:.2f}",
-            highlight=False,
         )
-    console.print(f"Written: {run.path / 'probe.json'}, {run.path / 'probe.png'}", highlight=False)
+    console.print(f"Written: {run.path / 'probe.json'}, {run.path / 'probe.png'}")
     return 0
 
 

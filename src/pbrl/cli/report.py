@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 
@@ -36,5 +36,5 @@ def main(argv: list[str]) -> int:
 
     count = write_report(options.runs, options.out, options.title)
     size = options.out.stat().st_size / 1e6
-    Console().print(f"{options.out}: {count} runs, {size:.1f} MB.", highlight=False)
+    plain_console().print(f"{options.out}: {count} runs, {size:.1f} MB.")
     return 0

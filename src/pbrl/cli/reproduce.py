@@ -12,6 +12,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from pbrl.cli.sweep import check_resources, print_plan, resources_of
+from pbrl.console import plain_console
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     from pbrl.experiments.definitions import experiment
     from pbrl.experiments.reproduce import plan_jobs, reproduce
 
-    console = Console()
+    console = plain_console()
     if options.name == "list":
         _list(console)
         return 0
@@ -66,7 +67,7 @@ def main(argv: list[str]) -> int:
     if options.dry_run:
         plan = make_plan(chosen, options.budget, options.datasets, options.seeds)
         for sentence in plan.reductions:
-            console.print(f"- {sentence}", highlight=False, soft_wrap=True)
+            console.print(f"- {sentence}", soft_wrap=True)
         if plan.planned:
             jobs = plan_jobs(plan, options.out, options.threads, download=False)
             print_plan(jobs, options.workers, console)
@@ -83,20 +84,19 @@ def main(argv: list[str]) -> int:
             options.workers, options.address, options.memory_gb, options.gpus, options.retries
         ),
         threads=options.threads,
-        say=lambda sentence: console.print(sentence, highlight=False, soft_wrap=True),
+        say=lambda sentence: console.print(sentence, soft_wrap=True),
     )
-    console.print(f"[bold]{chosen.title}[/bold] ({chosen.place}), budget {options.budget}")
+    console.print(f"{chosen.title} ({chosen.place}), budget {options.budget}", style="bold")
     console.print(Markdown(made.table))
     console.print(f"The paper says: {chosen.claim}.", soft_wrap=True)
     for sentence in made.results["reductions"]:
-        console.print(f"- {sentence}", highlight=False, soft_wrap=True, style="dim")
+        console.print(f"- {sentence}", soft_wrap=True, style="dim")
     console.print(f"Written: {made.directory}/figure.png, table.md, results.json", soft_wrap=True)
     bad = [outcome for outcome in made.outcomes if outcome.result != "done"]
     for outcome in bad:
         console.print(
             f"{outcome.result}: {outcome.job.run_dir.name}: {outcome.message}",
             soft_wrap=True,
-            markup=False,
             style="red",
         )
     return 1 if bad else 0
@@ -113,4 +113,4 @@ def _list(console: Console) -> None:
         table.add_row(item.name, item.title, item.place, item.claim)
     console.print(table)
     for budget in BUDGETS.values():
-        console.print(f"--budget {budget.name}: {budget.purpose}", highlight=False)
+        console.print(f"--budget {budget.name}: {budget.purpose}")

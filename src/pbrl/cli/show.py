@@ -35,9 +35,9 @@ def show_run(run: Run, console: Console) -> None:
         if f"u_{kind}" in training:
             table.add_row(f"uncertainty of {kind} actions", f"{training[f'u_{kind}']:.4g}")
     console.print(table)
-    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
+    console.print(f"Run: {run.path}", soft_wrap=True)
     if picture is not None:
-        console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+        console.print(f"Picture: {picture}", soft_wrap=True)
 
 
 def draw_run(run: Run, path: Path) -> Path | None:

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
     from pbrl.sweep.runner import run_sweep  # after parsing, so that --help stays quick
 
     check_resources(options.workers, options.threads, options.memory_gb, options.retries)
-    console = Console()
+    console = plain_console()
     planned = expand(read_spec(options.spec))
     jobs = make_jobs(planned, options.out, options.threads, download=not options.dry_run)
     if options.dry_run:
@@ -135,6 +136,5 @@ def print_outcomes(outcomes: Sequence[Outcome], console: Console) -> int:
             f"{outcome.result}: {outcome.job.run_dir}: {outcome.message}",
             style="red",
             soft_wrap=True,
-            markup=False,
         )
     return 1 if bad else 0

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
 
     from pbrl.theory.experiments import EXPERIMENTS  # after parsing, so that --help stays quick
 
-    console = Console()
+    console = plain_console()
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
     experiments = []
     for name in names:
@@ -83,7 +84,7 @@ def render(experiment: Experiment) -> Table:
             claim.statement,
             claim.prediction,
             claim.measurement,
-            f"[{colour}]{claim.verdict}[/{colour}]",
+            Text(claim.verdict, style=colour),
             end_section=True,
         )
     return table

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, from_json, make_config, read_config
 from pbrl.training.run import CONFIG, SEEDS_CONFIG
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
     config = arguments.run
-    console = Console(stderr=True, quiet=arguments.quiet)
+    console = plain_console(stderr=True, quiet=arguments.quiet)
     from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training
     from pbrl.training.seeds import claim_directories, seed_threads, seeds_directory, train_seeds
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     if not arguments.quiet:
         from pbrl.cli.show import show_run
 
-        show_run(run, Console())
+        show_run(run, plain_console())
     return 0
 
 
@@ -86,7 +86,7 @@ def _measured(config: TrainConfig, threads: int, arguments: TrainArguments) -> i
     from pbrl.training.budget import steps_for_hours
 
     assert arguments.hours is not None
-    console = Console(stderr=True, quiet=arguments.quiet)
+    console = plain_console(stderr=True, quiet=arguments.quiet)
     console.print("Measuring how quick training is here, for a minute at most.")
     steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
     each = "" if arguments.seeds is None else " a seed"
@@ -149,7 +149,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _print_seeds(summary: dict[str, Any]) -> None:
-    console = Console()
+    console = plain_console()
     for measure, label in (("return_mean", "return"), ("score_mean", "normalised score")):
         if measure in summary:
             values = summary[measure]
@@ -157,5 +157,4 @@ def _print_seeds(summary: dict[str, Any]) -> None:
             console.print(
                 f"{label} over {len(values['by_seed'])} seeds: {values['mean']:.1f} "
                 f"± {values['std']:.1f} ({listed})",
-                highlight=False,
             )

@@ -18,6 +18,7 @@ from pbrl.collect.files import Collected, describe, places, record
 from pbrl.collect.online import OnlineConfig, OnlineTraining, sac_config
 from pbrl.collect.policies import Behaviour, policy_of, sac_policy, uniform_policy
 from pbrl.collect.rollouts import Player
+from pbrl.console import plain_console
 from pbrl.data.rows import Rows
 from pbrl.envs.environments import D4RL_ENVIRONMENTS
 from pbrl.errors import PbrlError, unknown_name
@@ -95,7 +96,7 @@ def collect(
         )
     folder, files = places(env_id, tiers, Path(out).expanduser(), file_format)
     use_threads(threads)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with closing(Player(env_id)) as player:
         sac = sac_config(hidden, learning_rate, batch_size)
         config = OnlineConfig(env_id, train_steps, start_steps, seed, sac)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from pbrl.collect.rollouts import Player
+from pbrl.console import plain_console
 from pbrl.data.loading import open_source
 from pbrl.data.recorder import Recorder
 from pbrl.data.rows import BLOCK, Metadata, Rows
@@ -109,7 +109,7 @@ def record(
     recorder = Recorder(
         path, player.observation_dim, player.action_dim, metadata=metadata, overwrite=overwrite
     )
-    progress = TrainingProgress(metadata.recipe["steps"], 0, Console(stderr=True), quiet)
+    progress = TrainingProgress(metadata.recipe["steps"], 0, plain_console(stderr=True), quiet)
     with closing(progress), recorder:
         for block in rows:
             recorder.append(block)

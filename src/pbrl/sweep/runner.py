@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from pbrl.console import plain_console
 from pbrl.errors import DivergenceError, PbrlError, optional_import
 from pbrl.sweep.cost import progress_of
 from pbrl.sweep.jobs import Job
@@ -92,7 +93,7 @@ def run_sweep(
     again, it is left alone next time unless ``retry_failed``.
     """
     resources = resources or Resources()
-    console = console or Console(stderr=True)
+    console = console or plain_console(stderr=True)
     outcomes: dict[str, Outcome] = {}
     unique = list({job.key: job for job in reversed(jobs)}.values())[::-1]  # equal content once
     todo = []

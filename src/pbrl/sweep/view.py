@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from pbrl.sweep.jobs import Job
 from pbrl.training.metrics import latest_metrics
@@ -106,7 +107,7 @@ class SweepView:
     def say(self, sentence: str) -> None:
         """Print a sentence above the table."""
         if not self.quiet:
-            self.console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+            self.console.print(sentence, soft_wrap=True, markup=False)
 
     def refresh(self) -> None:
         """Draw the table again."""
@@ -155,14 +156,14 @@ class SweepView:
         order = ("running", "failed", "diverged", "interrupted", "queued", "done")
         ranked = sorted(self.jobs, key=lambda job: order.index(states[job.key]))
         for job in ranked[:ROWS]:
-            state, now = states[job.key], progress[job.key]
+            state, now, name = states[job.key], progress[job.key], Path(job.config.dataset).name
             colour = COLOURS.get(state, "dim")
             rate = now.steps_per_second
             moving = state == "running" and rate
             table.add_row(
-                f"{Path(job.config.dataset).name} {job.config.algorithm} seed {job.config.seed}",
-                job.label,
-                f"[{colour}]{state}[/{colour}]",
+                Text(f"{name} {job.config.algorithm} seed {job.config.seed}"),
+                Text(job.label),
+                Text(state, style=colour),
                 f"{now.step:,}/{job.config.steps:,}",
                 f"{rate:.1f}" if rate and moving else "",
                 "" if now.score is None else f"{now.score:.1f}",

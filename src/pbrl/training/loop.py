@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pbrl.console import plain_console
 from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
@@ -98,7 +99,7 @@ def run_training(
     extension: Extension | None = None,
 ) -> Run:
     """Run ``config`` from its start or, with ``resume``, from its newest checkpoint."""
-    console = console or Console(stderr=True)
+    console = console or plain_console(stderr=True)
     config = config.resolved()
     assert config.run_dir is not None
     stored = claim_directory(config.run_dir, resume)

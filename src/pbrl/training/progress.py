@@ -53,14 +53,13 @@ class TrainingProgress:
                 self.console.print(
                     f"step {step:,}/{self.total:,}  {self.rate(step):.1f} steps/s  "
                     f"{self._left(step)} left  {self._text()}",
-                    highlight=False,
                     soft_wrap=True,
                 )
 
     def say(self, sentence: str) -> None:
         """Print a sentence above the bar."""
         if not self.quiet:
-            self.console.print(sentence, highlight=False, soft_wrap=True)
+            self.console.print(sentence, soft_wrap=True, markup=False)
 
     def rate(self, step: int) -> float:
         """Steps per second since the start, evaluations included."""

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
@@ -57,7 +58,7 @@ def train_seeds(
 
     A seed that fails does not stop the others; the first failure's message is raised at the end.
     """
-    console = console or Console(stderr=True)
+    console = console or plain_console(stderr=True)
     # Before the others' settings are written over.
     directories = claim_directories(config, seeds, resume)
     base = seeds_directory(config)
@@ -103,7 +104,7 @@ def train_seeds(
                             errors[seed] = text.strip().splitlines()[-1] if text else "no message"
                         if not console.is_terminal:
                             end = f"failed ({errors[seed]})" if seed in errors else "done"
-                            console.print(f"seed {seed}: {end}", highlight=False, soft_wrap=True)
+                            console.print(f"seed {seed}: {end}", soft_wrap=True, markup=False)
                 if console.is_terminal:
                     live.update(_table(directories, config.steps, set(running), errors))
                 time.sleep(0.2)
