@@ -20,6 +20,11 @@ class DivergenceError(PbrlError):
     exit_code = 3
 
 
+def printable(text: str) -> str:
+    """``text`` without control characters, by which a server or file could command a terminal."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 def unknown_name(kind: str, name: str, options: Iterable[str]) -> PbrlError:
     """An error for a name that is not among ``options``, with the nearest one suggested."""
     known = sorted(options)

@@ -27,6 +27,7 @@ class Server:
     manners: list[str]
     url: str = ""
     ranges: list[str | None] = field(default_factory=list)
+    sent: int = 0
 
 
 @pytest.fixture
@@ -45,6 +46,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
             if manner in ("404", "403", "500", "503", "416"):
                 self.send_error(int(manner))
                 return
+            if manner == "rude":
+                self.send_response_only(404, "\x1b[2J\x1b]0;owned\x07Gone")
+                self.end_headers()
+                return
+            if manner.startswith("to "):
+                self.send_response(302)
+                self.send_header("Location", manner.removeprefix("to "))
+                self.end_headers()
+                return
+            if manner.startswith("drip"):
+                self.drip(manner)
+                return
             if manner == "hang":
                 time.sleep(1.5)
                 return
@@ -55,12 +68,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
             if manner == "corrupt":
                 middle = len(body) // 2
                 body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-            if manner == "short":
+            if manner == "short" or manner.startswith("length"):
                 body = body[:-100]
             if manner == "long":
                 body = body + b"more"
             start = 0
-            if wanted and manner != "no range":
+            if wanted and manner not in ("no range", "growing drop"):
                 start, status = int(wanted.removeprefix("bytes=").removesuffix("-")), 206
             announced = len(body) - start
             if manner == "lying range":
@@ -71,7 +84,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
             if status == 206:
                 self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
                 announced = len(body) - start
-            if manner != "no length":
+            if manner.startswith("length "):
+                self.send_header("Content-Length", manner.removeprefix("length "))
+            elif manner != "no length":
                 self.send_header("Content-Length", str(announced))
             self.end_headers()
             sent = body[start:]
@@ -82,7 +97,25 @@ def server(tmp_path: Path) -> Iterator[Server]:
                 self.wfile.flush()
                 time.sleep(1.5)
                 return
+            if manner == "growing drop":
+                state.sent += 1
+                sent = body[: state.sent]
             self.wfile.write(sent)
+
+        def drip(self, manner: str) -> None:
+            """One byte every now and then, in the header or after it, as long as anyone listens."""
+            if manner == "drip":
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(state.content)))
+                self.end_headers()
+            else:
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
+            try:
+                for byte in state.content:
+                    self.wfile.write(bytes([byte]) if manner == "drip" else b"a")
+                    time.sleep(0.02)
+            except OSError:
+                pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
@@ -108,7 +141,11 @@ def fetch(entry: CatalogueEntry, server: Server, folder: Path, **options: float)
 
 
 def left_over(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
 def test_a_good_answer(server: Server, entry: CatalogueEntry, tmp_path: Path) -> None:
@@ -123,6 +160,7 @@ def test_a_good_answer(server: Server, entry: CatalogueEntry, tmp_path: Path) ->
     assert left_over(tmp_path / "d") == ["hopper-medium-v2.hdf5"]
     assert seen[-1] == (entry.size, entry.size)
     assert len(load_dataset(path)) > 0
+    assert hidden(tmp_path / "d") == [".hopper-medium-v2.hdf5.verified"]
     # There already: the server is not asked again.
     fetch(entry, server, tmp_path / "d")
     assert len(server.ranges) == 1
@@ -262,8 +300,90 @@ def test_a_name_is_fetched_from_the_mirror_and_loaded(
     load_dataset("hopper-medium-v2")
     assert len(server.ranges) == 1
     (tmp_path / "cache" / "hopper-medium-v2.hdf5").write_bytes(b"cut")
-    with pytest.raises(PbrlError, match="remove it and run 'pbrl data download"):
+    with pytest.raises(PbrlError, match="Remove it, or replace it: run 'pbrl data download"):
         load_dataset("hopper-medium-v2")
+
+
+@pytest.mark.parametrize("manner", ["drip", "drip header", "growing drop"])
+def test_a_download_comes_to_an_end(
+    server: Server, entry: CatalogueEntry, tmp_path: Path, manner: str
+) -> None:
+    server.manners = [manner]
+    with pytest.raises(PbrlError, match=r"failed: (less than|.*ended early).*Try again later"):
+        fetch(entry, server, tmp_path / "d", attempts=2, timeout=0.2, pause=0)
+    assert len(server.ranges) <= 20
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "file:///etc/passwd", "http://[bad/x"])
+def test_redirects_lead_to_the_web_only(
+    server: Server, entry: CatalogueEntry, tmp_path: Path, place: str
+) -> None:
+    server.manners = [f"to {place}"]
+    with pytest.raises(PbrlError, match=r"redirects to .*, no web address"):
+        fetch(entry, server, tmp_path / "d")
+    assert left_over(tmp_path / "d") == []
+
+
+@pytest.mark.parametrize("length", ["-5", "a lot", "1e9"])
+def test_odd_lengths_are_not_believed(
+    server: Server, entry: CatalogueEntry, tmp_path: Path, length: str
+) -> None:
+    server.manners = [f"length {length}"]
+    with pytest.raises(PbrlError, match="truncated or another file"):
+        fetch(entry, server, tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    ["http://", "http://[::1", "http://h:99999", "http://h:x", "http://a..b/", "http://a b/"],
+)
+def test_odd_mirrors_are_named(entry: CatalogueEntry, tmp_path: Path, mirror: str) -> None:
+    with pytest.raises(PbrlError, match="address"):
+        download(entry, directory=tmp_path, mirror=mirror, attempts=1)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf"), 1e20])
+def test_odd_time_limits_are_named(entry: CatalogueEntry, tmp_path: Path, timeout: float) -> None:
+    with pytest.raises(PbrlError, match="timeout"):
+        download(entry, directory=tmp_path, mirror="http://127.0.0.1:9", timeout=timeout)
+
+
+def test_what_a_server_says_cannot_command_the_terminal(
+    server: Server, entry: CatalogueEntry, tmp_path: Path
+) -> None:
+    server.manners = ["rude"]
+    with pytest.raises(PbrlError, match="answered 404") as caught:
+        fetch(entry, server, tmp_path / "d")
+    assert str(caught.value).isprintable()
+
+
+def test_a_cached_file_is_checked_before_it_is_trusted(
+    server: Server, entry: CatalogueEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBRL_DATA_DIR", str(tmp_path))
+    monkeypatch.setitem(catalogue(), entry.name, entry)
+    wrong = bytearray(server.content)
+    wrong[-1] ^= 1
+    path = tmp_path / "hopper-medium-v2.hdf5"
+    path.write_bytes(wrong)
+    with pytest.raises(PbrlError, match=r"SHA-256.*run 'pbrl data download hopper-medium-v2'"):
+        load_dataset("hopper-medium-v2")
+    # Downloading puts it right.
+    assert fetch(entry, server, tmp_path).read_bytes() == server.content
+    assert len(server.ranges) == 1
+    load_dataset("hopper-medium-v2")
+    # A change of size, or of content at another time, is noticed after that as well.
+    path.write_bytes(wrong)
+    with pytest.raises(PbrlError, match="SHA-256"):
+        load_dataset("hopper-medium-v2")
+
+
+def test_the_checksum_is_taken_once(
+    server: Server, entry: CatalogueEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fetch(entry, server, tmp_path)
+    monkeypatch.setattr("pbrl.data.download.file_digest", None)  # calling it would fail
+    assert fetch(entry, server, tmp_path) == path
 
 
 def test_the_catalogue_holds_all_sets_of_the_paper() -> None:

@@ -98,9 +98,9 @@ class Download:
     directory: Path | None = None
     """Where to put it; default: PBRL_DATA_DIR or the platform's cache directory."""
     attempts: int = 4
-    """Connections to try without any progress before giving up."""
+    """Connections to try in a row without any progress; ten times as many in all."""
     timeout: float = 30.0
-    """Seconds without a byte after which a connection counts as broken."""
+    """Seconds without a byte, or with less than 1 KB/s, after which a connection is broken."""
 
 
 def main(argv: list[str]) -> int:
@@ -308,8 +308,6 @@ def _download(options: Download) -> int:
         path = download_minari(options.name)
         console.print(f"{options.name}: {path}", soft_wrap=True)
         return 0
-    if options.attempts < 1 or options.timeout <= 0:
-        raise PbrlError("--attempts must be at least 1 and --timeout positive.")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     rates = (TransferSpeedColumn(), TimeRemainingColumn())
     quiet = not sys.stderr.isatty()

@@ -13,7 +13,7 @@ import numpy as np
 
 from pbrl.data.catalogue import catalogue
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
-from pbrl.data.download import cached_file, download
+from pbrl.data.download import cached_file, difference, download
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
 from pbrl.data.readers_hdf5 import open_hdf5
 from pbrl.data.readers_npz import open_npz
@@ -211,13 +211,12 @@ def _open_by_name(text: str, strict: bool) -> Opened:
 def _open_d4rl(name: str, strict: bool) -> RowSource:
     entry = catalogue()[name]
     path = cached_file(entry)
-    fetched = not path.exists()
-    if fetched:
+    if not path.exists():
         path = download(entry)
-    elif path.stat().st_size != entry.size:
+    elif (problem := difference(path, entry)) is not None:
         raise PbrlError(
-            f"'{path}' has {path.stat().st_size:,} bytes, {name} has {entry.size:,}; remove it and "
-            f"run 'pbrl data download {name}'."
+            f"'{path}' is not the official file: {problem}. Remove it, or replace it: run 'pbrl "
+            f"data download {name}'."
         )
     opened = open_hdf5(path, strict)
     known = entry.environment
