@@ -144,8 +144,10 @@ def test_updates_match_a_plain_transcription(options: dict[str, Any], chunk_rows
 
         metrics = algorithm.update(batch)
         torch.testing.assert_close(metrics["cql_gap"], gap.detach().mean())
-        torch.testing.assert_close(algorithm.log_alpha.detach(), log_alpha.detach())
-        torch.testing.assert_close(algorithm.log_multiplier.detach(), log_multiplier.detach())
+        torch.testing.assert_close(algorithm.multipliers.log_alpha.detach(), log_alpha.detach())
+        torch.testing.assert_close(
+            algorithm.multipliers.log_multiplier.detach(), log_multiplier.detach()
+        )
         assert_equal_networks(critics.parameters, PlainCritics(algorithm.critics).parameters)
         assert_equal_networks(targets.parameters, PlainCritics(algorithm.targets).parameters)
         fast = PlainGaussian(algorithm.policy.network).net
@@ -177,7 +179,7 @@ def test_multiplier_moves_towards_the_threshold() -> None:
         in_double(algorithm)
         for batch in random_batches(5):
             algorithm.update(batch)
-        assert (algorithm.log_multiplier.item() > 0) == grows
+        assert (algorithm.multipliers.log_multiplier.item() > 0) == grows
 
 
 def test_keeps_unseen_actions_below_the_data() -> None:

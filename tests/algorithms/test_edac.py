@@ -82,7 +82,7 @@ def test_updates_match_a_plain_transcription(chosen: Literal["all", "action_dim"
     for batch in random_batches(4):
         s, a, r, s2, d = batch
         policy = PlainGaussian(algorithm.policy.network)  # SAC-N's test checks its updates
-        alpha = algorithm.log_alpha.detach().exp()
+        alpha = algorithm.alpha.log_alpha.detach().exp()
         normals(a, generator)  # the actor's draw
         with torch.no_grad():
             mean2, std2 = policy(s2)

@@ -49,7 +49,7 @@ def test_default_sizes_are_the_authors() -> None:
     sac = SAC(None, OBSERVATION_DIM, ACTION_DIM)
     widths = [tuple(weight.shape) for weight in sac.critics.main.weights]
     assert widths == [(2, OBSERVATION_DIM + ACTION_DIM, 256), (2, 256, 256)]
-    assert sac.target_entropy == -ACTION_DIM
+    assert sac.alpha.target_entropy == -ACTION_DIM
     assert SAC.dataset_overrides("hopper-medium-v2") == {}
 
 

@@ -92,7 +92,7 @@ def test_updates_match_a_plain_transcription(backup: str) -> None:
 
         metrics = algorithm.update(batch)
         torch.testing.assert_close(3 * metrics["td_loss"], critic_loss.detach())
-        torch.testing.assert_close(algorithm.log_alpha.detach(), log_alpha.detach())
+        torch.testing.assert_close(algorithm.alpha.log_alpha.detach(), log_alpha.detach())
         assert_equal_networks(critics.parameters, PlainCritics(algorithm.critics).parameters)
         assert_equal_networks(targets.parameters, PlainCritics(algorithm.targets).parameters)
         fast = PlainGaussian(algorithm.policy.network).net

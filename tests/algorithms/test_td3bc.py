@@ -92,7 +92,7 @@ def test_rewards_ten_times_as_large_leave_the_policy_update_alone() -> None:
         with torch.no_grad():  # Q ten times as large as well
             algorithm.critics.main.head_weight.mul_(scale)
             algorithm.critics.main.head_bias.mul_(scale)
-        for group in algorithm.critic_optimizer.param_groups:
+        for group in algorithm.critics_optimizer.param_groups:
             group["lr"] = 0.0
         algorithm.update(batch)
         policies.append(algorithm.act(batch.observations))

@@ -3,55 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pbrl.algorithms.settings import AlgorithmConfig, require
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
+from pbrl.nn.critics import Critics
+
+__all__ = ["Algorithm", "AlgorithmConfig", "Parts", "adam", "require"]
 
 
 @dataclass(frozen=True)
-class AlgorithmConfig:
-    """Settings all algorithms share.
+class Parts:
+    """What acts and judges once training is over; enough to write a policy down elsewhere.
 
     Attributes:
-        batch_size: rows of a minibatch.
+        policy: the network of the policy.
+        critics: the critics; None where there are none.
+        candidate_noise: ``[n, 1, A]`` where the policy takes the best of its draws by the first
+            critic (BEAR, UWAC), the noise of these draws; None where it takes its mode.
+        dropout_passes: passes with fixed dropout masks whose variance is U (UWAC); 0 where U is the
+            deviation over the critics.
     """
 
-    batch_size: int = 256
-
-    def __post_init__(self) -> None:
-        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
-        for field in fields(self):
-            _check_common(field.name, getattr(self, field.name))
-
-
-def _check_common(name: str, value: Any) -> None:
-    """Refuse impossible values of settings that mean the same in every algorithm."""
-    if name in ("hidden", "policy_hidden"):
-        require(len(value) > 0 and min(value) > 0, f"{name} needs positive layer sizes")
-    elif name == "gamma":
-        require(0 < value < 1, f"gamma must lie between 0 and 1, got {value}")
-    elif name == "tau":
-        require(0 < value <= 1, f"tau must lie in (0, 1], got {value}")
-    elif name.endswith("_lr"):
-        require(value > 0, f"{name} must be positive, got {value}")
-
-
-def require(condition: bool, complaint: str) -> None:
-    """Refuse a setting with one sentence."""
-    if not condition:
-        raise PbrlError(complaint + ".")
+    policy: nn.Module
+    critics: Critics | None
+    candidate_noise: Tensor | None = None
+    dropout_passes: int = 0
 
 
 class Algorithm:
     """An offline RL algorithm.
 
-    Subclasses name their ``Config``, make their networks in ``_build`` and learn in ``update``.
+    Subclasses name their ``Config``, make their networks in ``_build``, their optimisers in
+    ``_build_optimizers`` and learn in ``_update``. Networks and optimisers are saved under the
+    names of the attributes that hold them: ``self.targets`` as "targets", ``self.actor_optimizer``
+    as "actor".
 
     Args:
         config: the settings; defaults when omitted.
@@ -66,13 +58,18 @@ class Algorithm:
     Config: ClassVar[type[AlgorithmConfig]]
     # Overrides of this config's fields, or of the run's, by preset name.
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {}}
-    # More overrides of the preset "paper" by the beginning of a dataset's name; the longest wins.
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}
+    # More overrides of a preset by the beginning of a dataset's name; the longest wins.
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
+    # A sentence for those who choose a preset.
+    preset_notes: ClassVar[dict[str, str]] = {}
     # Whether observations are standardised unless the user says otherwise.
     normalize_observations: ClassVar[bool] = False
     # Whether q_values() and uncertainty() exist.
     has_critics: ClassVar[bool] = True
+    # U divides by the number of critics less this (0 is Eq. 3).
+    std_correction: int = 0
     policy: Any  # made in _build
+    critics: Critics  # made in _build, where has_critics
 
     def __init__(
         self,
@@ -123,27 +120,44 @@ class Algorithm:
         """Make the optimisers; the networks are on their device by now."""
         raise NotImplementedError
 
-    def networks(self) -> dict[str, nn.Module]:
-        """Everything that holds weights, by name; saved, and enough to act and to judge."""
-        raise NotImplementedError
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        """The optimisers by name."""
-        raise NotImplementedError
-
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step; metrics as 0-dim tensors, never ``.item()``."""
         raise NotImplementedError
 
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Q of all critics without gradients, ``[B, S], [B, A] -> [K, B]``."""
-        raise PbrlError(f"{self.name} has no critics, so it has no Q-values.")
+        if not self.has_critics:
+            raise PbrlError(f"{self.name} has no critics, so it has no Q-values.")
+        return self.critics.values(observations, actions)
 
     def uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
         """U(s, a), the critics' disagreement (Eq. 3), ``[B, S], [B, A] -> [B]``."""
-        return self.q_values(observations, actions).std(0, correction=0)
+        return self.q_values(observations, actions).std(0, correction=self.std_correction)
 
     # ------------------------------------------------------------ may be extended
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Everything that holds weights, by name; saved, and enough to act and to judge.
+
+        These are the attributes that are networks; one with two names counts under the first.
+        """
+        found: dict[str, nn.Module] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, nn.Module) and all(value is not other for other in found.values()):
+                found[name] = value
+        return found
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """The optimisers by name: the attributes ``<name>_optimizer``."""
+        return {
+            name.removesuffix("_optimizer"): value
+            for name, value in vars(self).items()
+            if isinstance(value, Optimizer)
+        }
+
+    def parts(self) -> Parts:
+        """The networks an exported policy consists of."""
+        return Parts(self.policy, self.critics if self.has_critics else None)
 
     @torch.no_grad()
     def act(
@@ -157,11 +171,12 @@ class Algorithm:
         return action
 
     @classmethod
-    def dataset_overrides(cls, dataset_name: str) -> dict[str, Any]:
-        """Settings the original authors chose for this dataset, on top of the paper preset."""
+    def dataset_overrides(cls, dataset_name: str, preset: str = "paper") -> dict[str, Any]:
+        """Settings the original authors chose for this dataset, on top of the preset's."""
         name = dataset_name.replace("_", "-")  # D4RL's files have underscores, its names dashes
-        matches = [start for start in cls.presets_by_dataset if name.startswith(start)]
-        return dict(cls.presets_by_dataset[max(matches, key=len)]) if matches else {}
+        table = cls.presets_by_dataset.get(preset, {})
+        matches = [start for start in table if name.startswith(start)]
+        return dict(table[max(matches, key=len)]) if matches else {}
 
     def prepare(self, data: TrainingData) -> list[str]:
         """Look at the data before training (and again on resume); sentences for the user."""
@@ -181,6 +196,17 @@ class Algorithm:
             out[f"q_{kind}"] = self.q_values(s, actions).mean()
             out[f"u_{kind}"] = self.uncertainty(s, actions).mean()
         return out
+
+    def relaxed(self, share: float) -> tuple[Any, str]:
+        """Settings to go on with online, pessimism fading to ``share``, and a sentence on it."""
+        return self.config, f"{self.name} has no pessimism schedule: it stays as it was."
+
+    def inherit(self, state: Mapping[str, Tensor]) -> None:
+        """Take weights and optimisers of another run; step and random numbers stay one's own."""
+        step, random_numbers = self.step, self.generator.get_state()
+        self.load_state_dict(state)
+        self.step = step
+        self.generator.set_state(random_numbers)
 
     def extra_state(self) -> dict[str, Tensor]:
         """State besides networks, optimisers and random generators."""

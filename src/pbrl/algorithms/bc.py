@@ -12,29 +12,27 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.optim import Optimizer
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.settings import Positive, Sizes
 from pbrl.data.training_data import Batch
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
 
 
 @dataclass(frozen=True)
 class BCConfig(AlgorithmConfig):
-    """Settings of behaviour cloning.
+    """Settings of behaviour cloning."""
 
-    Attributes:
-        hidden: hidden units of the policy.
-        policy: deterministic, fitted by squared error, or gaussian (tanh-Gaussian), fitted by
-            maximum likelihood.
-        actor_lr: Adam's rate.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Sizes = (256, 256)
+    """Hidden units of the policy."""
     policy: Literal["deterministic", "gaussian"] = "deterministic"
-    actor_lr: float = 3e-4
+    """Deterministic, fitted by squared error, or gaussian (tanh-Gaussian), fitted by maximum
+    likelihood.
+    """
+    actor_lr: Positive = 3e-4
+    """Adam's rate."""
 
 
 class BC(Algorithm):
@@ -81,11 +79,3 @@ class BC(Algorithm):
     def diagnostics(self, batch: Batch) -> dict[str, Tensor]:
         """Squared error of the deterministic action, comparable between both forms."""
         return {"action_error": functional.mse_loss(self.act(batch.observations), batch.actions)}
-
-    def networks(self) -> dict[str, nn.Module]:
-        """The policy."""
-        return {"policy": self.policy}
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        """The policy's."""
-        return {"actor": self.actor_optimizer}

@@ -20,7 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, Parts, adam
+from pbrl.algorithms.settings import (
+    Count,
+    Inside,
+    Members,
+    NotNegative,
+    Positive,
+    Share,
+    Sizes,
+    Tau,
+)
 from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics
 from pbrl.nn.init import fan_in_bound
@@ -31,72 +41,50 @@ Kernel = Literal["laplacian", "gaussian"]
 
 @dataclass(frozen=True)
 class BEARConfig(AlgorithmConfig):
-    """Settings of BEAR; defaults are the authors' for D4RL.
+    """Settings of BEAR; defaults are the authors' for D4RL."""
 
-    Attributes:
-        ensemble_size: K, the number of critics.
-        hidden: hidden units of each critic.
-        policy_hidden: hidden units of the policy.
-        vae_hidden: hidden units of the VAE's encoder and of its decoder.
-        gamma: discount.
-        tau: rate of the target critics.
-        critic_lr: Adam's rate for the critics.
-        actor_lr: Adam's rate for the policy.
-        vae_lr: Adam's rate for the VAE.
-        kl_weight: weight of the KL term beside the VAE's reconstruction error.
-        kernel: of the MMD; the authors use gaussian for HalfCheetah, laplacian elsewhere.
-        mmd_sigma: its width; kernels are exp(-distance / (2 sigma)).
-        mmd_samples: actions a state from the policy and from the VAE to compare.
-        mmd_threshold: epsilon, the MMD allowed.
-        mode: auto: the multiplier is learned; fixed: it is the constant multiplier.
-        multiplier: weight of the MMD in mode fixed.
-        multiplier_lr: Adam's rate for the logarithm of the multiplier in mode auto.
-        warmup: fraction of the run in which the policy follows the MMD alone (40K of 1M steps).
-        target_samples: policy actions at s' of which the target takes the best.
-        target_min_weight: the target is w * min + (1 - w) * max over the critics.
-        act_samples: policy actions of which the deployed policy takes the best by Q.
-    """
-
-    ensemble_size: int = 2
-    hidden: tuple[int, ...] = (256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256)
-    vae_hidden: tuple[int, ...] = (750, 750)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 1e-4
-    vae_lr: float = 3e-4
-    kl_weight: float = 0.5
+    ensemble_size: Members = 2
+    """K, the number of critics."""
+    hidden: Sizes = (256, 256)
+    """Hidden units of each critic."""
+    policy_hidden: Sizes = (256, 256)
+    """Hidden units of the policy."""
+    vae_hidden: Sizes = (750, 750)
+    """Hidden units of the VAE's encoder and of its decoder."""
+    gamma: Inside = 0.99
+    """Discount."""
+    tau: Tau = 0.005
+    """Rate of the target critics."""
+    critic_lr: Positive = 3e-4
+    """Adam's rate for the critics."""
+    actor_lr: Positive = 1e-4
+    """Adam's rate for the policy."""
+    vae_lr: Positive = 3e-4
+    """Adam's rate for the VAE."""
+    kl_weight: NotNegative = 0.5
+    """Weight of the KL term beside the VAE's reconstruction error."""
     kernel: Kernel = "laplacian"
-    mmd_sigma: float = 20.0
-    mmd_samples: int = 4
-    mmd_threshold: float = 0.05
+    """Of the MMD; the authors use gaussian for HalfCheetah, laplacian elsewhere."""
+    mmd_sigma: Positive = 20.0
+    """Its width; kernels are exp(-distance / (2 sigma))."""
+    mmd_samples: Count = 4
+    """Actions a state from the policy and from the VAE to compare."""
+    mmd_threshold: NotNegative = 0.05
+    """epsilon, the MMD allowed."""
     mode: Literal["auto", "fixed"] = "auto"
-    multiplier: float = 100.0
-    multiplier_lr: float = 1e-3
-    warmup: float = 0.04
-    target_samples: int = 10
-    target_min_weight: float = 0.75
-    act_samples: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.ensemble_size >= 2, "ensemble_size must be at least 2 for a min and a max")
-        for name in ("hidden", "policy_hidden", "vae_hidden"):
-            sizes = getattr(self, name)
-            require(len(sizes) > 0 and min(sizes) > 0, f"{name} needs positive layer sizes")
-        require(0 < self.gamma < 1, f"gamma must lie between 0 and 1, got {self.gamma}")
-        require(0 < self.tau <= 1, f"tau must lie in (0, 1], got {self.tau}")
-        for name in ("critic_lr", "actor_lr", "vae_lr", "multiplier_lr", "mmd_sigma"):
-            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("kl_weight", "mmd_threshold", "multiplier"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(self.kernel in ("laplacian", "gaussian"), "kernel must be laplacian or gaussian")
-        require(self.mode in ("auto", "fixed"), "mode must be auto or fixed")
-        for name in ("mmd_samples", "target_samples", "act_samples"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("warmup", "target_min_weight"):
-            require(0 <= getattr(self, name) <= 1, f"{name} is a fraction between 0 and 1")
+    """auto: the multiplier is learned; fixed: it is the constant multiplier."""
+    multiplier: NotNegative = 100.0
+    """Weight of the MMD in mode fixed."""
+    multiplier_lr: Positive = 1e-3
+    """Adam's rate for the logarithm of the multiplier in mode auto."""
+    warmup: Share = 0.04
+    """Fraction of the run in which the policy follows the MMD alone (40K of 1M steps)."""
+    target_samples: Count = 10
+    """Policy actions at s' of which the target takes the best."""
+    target_min_weight: Share = 0.75
+    """The target is w * min + (1 - w) * max over the critics."""
+    act_samples: Count = 100
+    """Policy actions of which the deployed policy takes the best by Q."""
 
 
 # -------------------------------------------------------------------- the parts, shared with UWAC
@@ -362,8 +350,8 @@ class BEAR(Algorithm):
             "multiplier_lr": 1e-2,
         },
     }
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
-        "halfcheetah": {"kernel": "gaussian"}
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "paper": {"halfcheetah": {"kernel": "gaussian"}}
     }
     config: BEARConfig
 
@@ -375,7 +363,7 @@ class BEAR(Algorithm):
 
     def _build_optimizers(self) -> None:
         self.actor.build_optimizers()
-        self.critic_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
+        self.critics_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         c = self.config
@@ -393,9 +381,9 @@ class BEAR(Algorithm):
             q_data[:, rows] = q.detach()
             return (q - y[rows]).square().sum() / size
 
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         td_loss = self.critics.regress(s, a, td_error)
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
 
         # The policy follows the lowest of the critics, which have just moved.
         warm = warming_up(self.step, c.warmup, self.total_steps)
@@ -415,14 +403,10 @@ class BEAR(Algorithm):
             observations, lambda s, a: self.critics.values(s, a)[0], deterministic, generator
         )
 
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Q of all critics, ``[K, B]``."""
-        return self.critics.values(observations, actions)
-
-    def networks(self) -> dict[str, nn.Module]:
-        """The actor (policy, VAE, multiplier), the critics and their targets."""
-        return {"actor": self.actor, "critics": self.critics, "targets": self.targets}
-
     def optimizers(self) -> dict[str, Optimizer]:
-        """One optimiser each for critics, policy, VAE and multiplier."""
-        return {"critics": self.critic_optimizer, **self.actor.optimizers()}
+        """The critics' and the actor's: policy, VAE and multiplier."""
+        return {**super().optimizers(), **self.actor.optimizers()}
+
+    def parts(self) -> Parts:
+        """The policy acts by its best candidate."""
+        return Parts(self.actor.policy, self.critics, self.actor.act_noise)

@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.entropy import EntropyWeight
+from pbrl.algorithms.settings import Count, CountOrZero, Inside, NotNegative, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics
 from pbrl.nn.policy import TanhGaussianPolicy
@@ -33,56 +34,59 @@ CHUNK_ROWS = 2000
 
 @dataclass(frozen=True)
 class CQLConfig(AlgorithmConfig):
-    """Settings of CQL; the defaults are the authors' for Gym, without the cloning warm-up.
+    """Settings of CQL; the defaults are the authors' for Gym, without the cloning warm-up."""
 
-    Attributes:
-        hidden: hidden units of both critics.
-        policy_hidden: hidden units of the policy.
-        gamma: discount.
-        tau: rate of the target critics.
-        critic_lr: Adam's rate for the critics, and for the Lagrange multiplier.
-        actor_lr: Adam's rate for the policy.
-        alpha_lr: Adam's rate for the entropy weight.
-        min_q_weight: weight of the conservative term (the authors use 5 or 10 on Gym).
-        n_actions: actions of each of the three kinds: uniform, policy at s, policy at s'.
-        temperature: of the log-sum-exp.
-        lagrange_threshold: tune a multiplier so that the weighted gap stays at this threshold;
-            None: no multiplier.
-        bc_steps: for this many first steps the policy clones the data instead of following Q (the
-            authors' code: 40000; PBRL's comparison ran without).
-        entropy_backup: the target has the entropy term -alpha * log pi(a'|s').
-        initial_log_alpha: the entropy weight starts at its exponential.
-        target_entropy: alpha is tuned to this entropy; None: -A.
-    """
-
-    hidden: tuple[int, ...] = (256, 256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256, 256)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 1e-4
-    alpha_lr: float = 1e-4
-    min_q_weight: float = 5.0
-    n_actions: int = 10
-    temperature: float = 1.0
+    hidden: Sizes = (256, 256, 256)
+    """Hidden units of both critics."""
+    policy_hidden: Sizes = (256, 256, 256)
+    """Hidden units of the policy."""
+    gamma: Inside = 0.99
+    """Discount."""
+    tau: Tau = 0.005
+    """Rate of the target critics."""
+    critic_lr: Positive = 3e-4
+    """Adam's rate for the critics, and for the Lagrange multiplier."""
+    actor_lr: Positive = 1e-4
+    """Adam's rate for the policy."""
+    alpha_lr: Positive = 1e-4
+    """Adam's rate for the entropy weight."""
+    min_q_weight: NotNegative = 5.0
+    """Weight of the conservative term (the authors use 5 or 10 on Gym)."""
+    n_actions: Count = 10
+    """Actions of each of the three kinds: uniform, policy at s, policy at s'."""
+    temperature: Positive = 1.0
+    """Of the log-sum-exp."""
     lagrange_threshold: float | None = None
-    bc_steps: int = 0
+    """Tune a multiplier so that the weighted gap stays at this threshold; None: no multiplier."""
+    bc_steps: CountOrZero = 0
+    """For this many first steps the policy clones the data instead of following Q (the authors'
+    code: 40000; PBRL's comparison ran without).
+    """
     entropy_backup: bool = False
+    """The target has the entropy term -alpha * log pi(a'|s')."""
     initial_log_alpha: float = 0.0
+    """The entropy weight starts at its exponential."""
     target_entropy: float | None = None
+    """alpha is tuned to this entropy; None: -A."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.min_q_weight >= 0, "min_q_weight must not be negative")
-        require(self.n_actions >= 1, f"n_actions must be at least 1, got {self.n_actions}")
-        require(self.temperature > 0, f"temperature must be positive, got {self.temperature}")
-        require(self.bc_steps >= 0, f"bc_steps must not be negative, got {self.bc_steps}")
         # The authors' code switches the multiplier off by a negative threshold.
         threshold = self.lagrange_threshold
         require(
             threshold is None or threshold >= 0,
             "lagrange_threshold must not be negative (None switches the multiplier off)",
         )
+
+
+class Multipliers(EntropyWeight):
+    """The entropy weight and the Lagrange multiplier of the conservative term."""
+
+    def __init__(
+        self, action_dim: int, initial_log_alpha: float, target_entropy: float | None
+    ) -> None:
+        super().__init__(action_dim, initial_log_alpha, target_entropy)
+        self.log_multiplier = nn.Parameter(torch.zeros(()))
 
 
 class CQL(Algorithm):
@@ -112,16 +116,14 @@ class CQL(Algorithm):
         self.critics.main.chunk_rows = CHUNK_ROWS
         # Departure: the authors' target critics start with weights of their own.
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
-        self.log_multiplier = nn.Parameter(torch.zeros((), device=self.device))
-        self.target_entropy = -a if c.target_entropy is None else c.target_entropy
+        self.multipliers = Multipliers(a, c.initial_log_alpha, c.target_entropy)
 
     def _build_optimizers(self) -> None:
         c = self.config
-        self.critic_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
+        self.critics_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
         self.actor_optimizer = adam(self.policy.parameters(), c.actor_lr)
-        self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
-        self.multiplier_optimizer = adam([self.log_multiplier], c.critic_lr)
+        self.alpha_optimizer = adam([self.multipliers.log_alpha], c.alpha_lr)
+        self.multiplier_optimizer = adam([self.multipliers.log_multiplier], c.critic_lr)
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         c = self.config
@@ -136,11 +138,8 @@ class CQL(Algorithm):
             u2 = self.policy.sample(mean2, log_std2, self.generator)
 
         # Entropy weight, tuned to the target entropy.
-        alpha_loss = -(self.log_alpha * (log_pi + self.target_entropy).detach()).mean()
-        self.alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        self.alpha_optimizer.step()
-        alpha = self.log_alpha.detach().exp()
+        alpha_loss = self.multipliers.tune(log_pi, self.alpha_optimizer)
+        alpha = self.multipliers()
 
         # The target both critics share: the lower target critic, by default without entropy.
         value = self.targets.values(s2, torch.tanh(u2)).amin(0)
@@ -166,7 +165,7 @@ class CQL(Algorithm):
         self.targets.move_towards(self.critics, c.tau)
         return metrics | {
             "actor_loss": actor_loss.detach(),
-            "alpha_loss": alpha_loss.detach(),
+            "alpha_loss": alpha_loss,
             "alpha": alpha,
             "entropy": -log_pi.detach().mean(),
             "q_target": y.mean(),
@@ -202,7 +201,7 @@ class CQL(Algorithm):
         states = s.unsqueeze(1).expand(-1, rows_a_state, -1)
         multiplier: Tensor | float = 1.0
         if c.lagrange_threshold is not None:
-            multiplier = self.log_multiplier.detach().exp().clamp_max(1e6)
+            multiplier = self.multipliers.log_multiplier.detach().exp().clamp_max(1e6)
         td_loss, q_data = y.new_zeros(2), y.new_zeros(2)
         gap = y.new_zeros(2)  # weight * (log-sum-exp - Q(s, a)), of each critic
 
@@ -219,41 +218,18 @@ class CQL(Algorithm):
             q_data.add_(data.detach().sum(1) / size)
             return (errors + multiplier * gaps).sum()
 
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         self.critics.regress(
             states.flatten(0, 1), all_actions.flatten(0, 1), loss, group=rows_a_state
         )
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
         metrics = {"td_loss": td_loss.mean(), "cql_gap": gap.mean(), "q_batch": q_data.mean()}
         if c.lagrange_threshold is not None:
             # The multiplier grows while the gap is above the threshold.
-            current = self.log_multiplier.exp().clamp_max(1e6)
+            current = self.multipliers.log_multiplier.exp().clamp_max(1e6)
             multiplier_loss = -(current * (gap - c.lagrange_threshold)).mean()
             self.multiplier_optimizer.zero_grad()
             multiplier_loss.backward()
             self.multiplier_optimizer.step()
             metrics["multiplier"] = current.detach()
         return metrics
-
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Q of both critics, ``[2, B]``."""
-        return self.critics.values(observations, actions)
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Policy, critics, targets and the two multipliers."""
-        multipliers = {"log_alpha": self.log_alpha, "log_multiplier": self.log_multiplier}
-        return {
-            "policy": self.policy,
-            "critics": self.critics,
-            "targets": self.targets,
-            "multipliers": nn.ParameterDict(multipliers),
-        }
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        """One optimiser each for critics, policy, entropy weight and Lagrange multiplier."""
-        return {
-            "critics": self.critic_optimizer,
-            "actor": self.actor_optimizer,
-            "alpha": self.alpha_optimizer,
-            "multiplier": self.multiplier_optimizer,
-        }

@@ -16,27 +16,21 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pbrl.algorithms.base import require
 from pbrl.algorithms.sac_n import ADROIT_RATES, SACN, SMALL_NETWORKS, SACNConfig
+from pbrl.algorithms.settings import NotNegative
 from pbrl.nn.input_gradient import regress_with_input_gradient
 
 
 @dataclass(frozen=True)
 class EDACConfig(SACNConfig):
-    """Settings of EDAC: those of SAC-N and the weight of the diversity term.
+    """Settings of EDAC: those of SAC-N and the weight of the diversity term."""
 
-    Attributes:
-        eta: weight of the diversity term; 0 leaves SAC-N.
-        diversity_members: the term's sum runs over all critics (the paper's equation), or over
-            min(N, A) critics drawn anew at every step (the authors' code).
-    """
-
-    eta: float = 1.0
+    eta: NotNegative = 1.0
+    """Weight of the diversity term; 0 leaves SAC-N."""
     diversity_members: Literal["all", "action_dim"] = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.eta >= 0, f"eta must not be negative, got {self.eta}")
+    """The term's sum runs over all critics (the paper's equation), or over min(N, A) critics drawn
+    anew at every step (the authors' code).
+    """
 
 
 class EDAC(SACN):
@@ -50,21 +44,23 @@ class EDAC(SACN):
         "fast": {"hidden": (256, 256), "policy_hidden": (256, 256)},
         "demo": SMALL_NETWORKS,
     }
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
-        "halfcheetah": {"ensemble_size": 10, "eta": 1.0},
-        "halfcheetah-random": {"ensemble_size": 10, "eta": 0.0},
-        "halfcheetah-medium-expert": {"ensemble_size": 10, "eta": 5.0},
-        "hopper": {"ensemble_size": 50, "eta": 1.0},
-        "hopper-random": {"ensemble_size": 50, "eta": 0.0},
-        "walker2d": {"ensemble_size": 10, "eta": 1.0},
-        "walker2d-medium-expert": {"ensemble_size": 10, "eta": 5.0},
-        "walker2d-expert": {"ensemble_size": 10, "eta": 5.0},
-        **{
-            task: {"ensemble_size": 50, "eta": 200.0, **ADROIT_RATES}
-            for task in ("pen", "hammer", "door", "relocate")
-        },
-        "pen-human": {"ensemble_size": 20, "eta": 1000.0, **ADROIT_RATES},
-        "pen-cloned": {"ensemble_size": 20, "eta": 10.0, "max_q_backup": True, **ADROIT_RATES},
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "paper": {
+            "halfcheetah": {"ensemble_size": 10, "eta": 1.0},
+            "halfcheetah-random": {"ensemble_size": 10, "eta": 0.0},
+            "halfcheetah-medium-expert": {"ensemble_size": 10, "eta": 5.0},
+            "hopper": {"ensemble_size": 50, "eta": 1.0},
+            "hopper-random": {"ensemble_size": 50, "eta": 0.0},
+            "walker2d": {"ensemble_size": 10, "eta": 1.0},
+            "walker2d-medium-expert": {"ensemble_size": 10, "eta": 5.0},
+            "walker2d-expert": {"ensemble_size": 10, "eta": 5.0},
+            **{
+                task: {"ensemble_size": 50, "eta": 200.0, **ADROIT_RATES}
+                for task in ("pen", "hammer", "door", "relocate")
+            },
+            "pen-human": {"ensemble_size": 20, "eta": 1000.0, **ADROIT_RATES},
+            "pen-cloned": {"ensemble_size": 20, "eta": 10.0, "max_q_backup": True, **ADROIT_RATES},
+        }
     }
     config: EDACConfig
 

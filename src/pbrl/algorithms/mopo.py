@@ -18,107 +18,78 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, require
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, Parts, require
 from pbrl.algorithms.dynamics import DynamicsModel, DynamicsTrainer, TrainerSettings
 from pbrl.algorithms.sac import SAC, SACConfig
-from pbrl.algorithms.termination import RULES, Termination, TerminationName, choose_termination
+from pbrl.algorithms.settings import Count, Inside, NotNegative, Positive, Share, Sizes, Tau
+from pbrl.algorithms.termination import Termination, TerminationName, choose_termination
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 
 
 @dataclass(frozen=True)
 class MOPOConfig(AlgorithmConfig):
-    """Settings of MOPO; defaults are the authors' where they are the same for all tasks.
+    """Settings of MOPO; defaults are the authors' where they are the same for all tasks."""
 
-    Attributes:
-        penalty: lambda, the weight of the model's uncertainty in imagined rewards.
-        rollout_length: h, imagined steps from each real state.
-        rollout_batch: real states that rollouts start from.
-        rollout_interval: updates between two generations of rollouts.
-        rollout_retain: generations of rollouts kept.
-        real_ratio: share of real rows in a batch.
-        termination: when imagined episodes end; auto: by the data's environment.
-        members: networks of the dynamics model.
-        elites: the best of them, which imagine.
-        model_hidden: hidden units of each.
-        model_lr: Adam's rate for the model.
-        model_batch_size: rows of a minibatch of each member.
-        model_weight_decay: of the model's layers, first to last.
-        model_fraction: at most this share of the run's updates trains the model.
-        holdout_fraction: share of the rows held out to judge the model.
-        holdout_rows: at most this many.
-        patience: epochs without improvement before the model's training ends.
-        hidden: hidden units of each critic.
-        policy_hidden: hidden units of the policy.
-        gamma: discount.
-        tau: rate of the target critics.
-        critic_lr: Adam's rate for the critics.
-        actor_lr: Adam's rate for the policy.
-        alpha_lr: Adam's rate for the entropy weight.
-        initial_log_alpha: the entropy weight starts at its exponential.
-        target_entropy: the authors use -3 for every task; None: -A.
-    """
-
-    penalty: float = 1.0
-    rollout_length: int = 5
-    rollout_batch: int = 50_000
-    rollout_interval: int = 1000
-    rollout_retain: int = 5
-    real_ratio: float = 0.05
+    penalty: NotNegative = 1.0
+    """lambda, the weight of the model's uncertainty in imagined rewards."""
+    rollout_length: Count = 5
+    """h, imagined steps from each real state."""
+    rollout_batch: Count = 50_000
+    """Real states that rollouts start from."""
+    rollout_interval: Count = 1000
+    """Updates between two generations of rollouts."""
+    rollout_retain: Count = 5
+    """Generations of rollouts kept."""
+    real_ratio: Share = 0.05
+    """Share of real rows in a batch."""
     termination: TerminationName = "auto"
+    """When imagined episodes end; auto: by the data's environment."""
     members: int = 7
-    elites: int = 5
-    model_hidden: tuple[int, ...] = (200, 200, 200, 200)
-    model_lr: float = 1e-3
-    model_batch_size: int = 256
-    model_weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
-    model_fraction: float = 0.3
-    holdout_fraction: float = 0.2
-    holdout_rows: int = 1000
-    patience: int = 5
-    hidden: tuple[int, ...] = (256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 3e-4
-    alpha_lr: float = 3e-4
+    """Networks of the dynamics model."""
+    elites: Count = 5
+    """The best of them, which imagine."""
+    model_hidden: Sizes = (200, 200, 200, 200)
+    """Hidden units of each."""
+    model_lr: Positive = 1e-3
+    """Adam's rate for the model."""
+    model_batch_size: Count = 256
+    """Rows of a minibatch of each member."""
+    model_weight_decay: tuple[NotNegative, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    """Of the model's layers, first to last."""
+    model_fraction: Inside = 0.3
+    """At most this share of the run's updates trains the model."""
+    holdout_fraction: Inside = 0.2
+    """Share of the rows held out to judge the model."""
+    holdout_rows: Count = 1000
+    """At most this many."""
+    patience: Count = 5
+    """Epochs without improvement before the model's training ends."""
+    hidden: Sizes = (256, 256)
+    """Hidden units of each critic."""
+    policy_hidden: Sizes = (256, 256)
+    """Hidden units of the policy."""
+    gamma: Inside = 0.99
+    """Discount."""
+    tau: Tau = 0.005
+    """Rate of the target critics."""
+    critic_lr: Positive = 3e-4
+    """Adam's rate for the critics."""
+    actor_lr: Positive = 3e-4
+    """Adam's rate for the policy."""
+    alpha_lr: Positive = 3e-4
+    """Adam's rate for the entropy weight."""
     initial_log_alpha: float = 0.0
+    """The entropy weight starts at its exponential."""
     target_entropy: float | None = -3.0
+    """The authors use -3 for every task; None: -A."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sac()  # refuses bad values of the fields they share
-        require(self.penalty >= 0, f"penalty must not be negative, got {self.penalty}")
-        for name in (
-            "rollout_length",
-            "rollout_batch",
-            "rollout_interval",
-            "rollout_retain",
-            "model_batch_size",
-            "holdout_rows",
-            "patience",
-        ):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        require(0 <= self.real_ratio <= 1, "real_ratio is a fraction between 0 and 1")
         require(
-            1 <= self.elites <= self.members,
+            self.elites <= self.members,
             f"elites must lie between 1 and members, got {self.elites} of {self.members}",
-        )
-        require(
-            len(self.model_hidden) > 0 and min(self.model_hidden) > 0,
-            "model_hidden needs positive layer sizes",
-        )
-        require(self.model_lr > 0, f"model_lr must be positive, got {self.model_lr}")
-        require(
-            len(self.model_weight_decay) > 0 and min(self.model_weight_decay) >= 0,
-            "model_weight_decay needs numbers that are not negative",
-        )
-        for name in ("model_fraction", "holdout_fraction"):
-            require(0 < getattr(self, name) < 1, f"{name} must lie between 0 and 1")
-        require(
-            self.termination in ("auto", *RULES),
-            f"termination must be one of auto, {', '.join(RULES)}",
         )
 
     def sac(self) -> SACConfig:
@@ -208,9 +179,11 @@ class MOPO(Algorithm):
             "alpha_lr": 1e-3,
         },
     }
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
-        name: {"rollout_length": length, "penalty": penalty}
-        for name, (length, penalty) in _ROLLOUTS.items()
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "paper": {
+            name: {"rollout_length": length, "penalty": penalty}
+            for name, (length, penalty) in _ROLLOUTS.items()
+        }
     }
     config: MOPOConfig
 
@@ -340,6 +313,10 @@ class MOPO(Algorithm):
     def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Q of both critics, ``[2, B]``; their deviation is ``uncertainty``."""
         return self.sac.q_values(observations, actions)
+
+    def parts(self) -> Parts:
+        """SAC's."""
+        return self.sac.parts()
 
     def model_uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
         """u(s, a), the uncertainty MOPO itself is wary of: the model's, ``[B]``."""

@@ -10,6 +10,7 @@ Shapes: B rows of a minibatch, S observation and A action dimensions, K critics,
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
 from pbrl.algorithms.schedules import Adaptive, Constant, LinearThenExponential, Schedule
+from pbrl.algorithms.settings import Inside, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.nn.critics import Critics
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init
@@ -102,13 +104,13 @@ class PBRLConfig(AlgorithmConfig):
     """
 
     ensemble_size: int = 10
-    hidden: tuple[int, ...] = (256, 256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256, 256)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 1e-4
-    alpha_lr: float = 1e-4
+    hidden: Sizes = (256, 256, 256)
+    policy_hidden: Sizes = (256, 256, 256)
+    gamma: Inside = 0.99
+    tau: Tau = 0.005
+    critic_lr: Positive = 3e-4
+    actor_lr: Positive = 1e-4
+    alpha_lr: Positive = 1e-4
     beta_in: float = 0.01
     in_penalty: Literal["next_q", "reward", "both"] = "next_q"
     reward_penalty: float = 1.0
@@ -268,6 +270,7 @@ class PBRL(Algorithm):
         if c.ood_floor != "none":  # auto: zero until prepare() has seen the rewards
             self.floor = 0.0 if c.ood_floor == "auto" else c.ood_floor
         self.schedule = self._make_schedule()
+        self.std_correction = c.std_correction
 
     def _make_critics(self) -> Critics:
         c = self.config
@@ -313,7 +316,7 @@ class PBRL(Algorithm):
         # Gradients shrink with the unit of values, those of hidden layers by its square: beside
         # Adam's own epsilon, rewards of 1e-6 taught little.
         unit = min(1.0, self.value_scale)
-        self.critic_optimizer = adam(
+        self.critics_optimizer = adam(
             [
                 {"params": head, "lr": c.critic_lr * self.value_scale, "eps": 1e-8 * unit},
                 {"params": hidden, "eps": 1e-8 * unit**2},
@@ -360,7 +363,7 @@ class PBRL(Algorithm):
 
     def std(self, q: Tensor) -> Tensor:
         """U = Std over the ensemble (Eq. 3), ``[K, n] -> [n]``."""
-        return q.std(0, correction=self.config.std_correction)
+        return q.std(0, correction=self.std_correction)
 
     def cloning_weight(self) -> float:
         """The weight of cloning at this step."""
@@ -377,7 +380,7 @@ class PBRL(Algorithm):
         share = 1 + (c.lr_end - 1) * self.progress()
         if c.lr_steps:
             share /= 1 + self.step / c.lr_steps
-        head, hidden = self.critic_optimizer.param_groups
+        head, hidden = self.critics_optimizer.param_groups
         head["lr"] = c.critic_lr * self.value_scale * share
         hidden["lr"] = c.critic_lr * share
         self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * share
@@ -448,7 +451,7 @@ class PBRL(Algorithm):
         cloned = c.cloning > 0 or c.cloning_end > 0
         if cloned and c.cloning_unit == "gain":  # ours, for the policy's loss below
             q_acted = self.critics.values(s[:GAIN_ROWS], torch.tanh(mean.detach()[:GAIN_ROWS]))
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         self.critics.regress(s_all, a_all, squared_error)
         q_data, q_ood = q_all[:, :size], q_all[:, size:]
         metrics |= {
@@ -469,7 +472,7 @@ class PBRL(Algorithm):
         if c.l2:
             matrices = [*self.critics.main.weights, self.critics.main.head_weight]
             torch._foreach_add_([w.grad for w in matrices], matrices, alpha=2 * c.l2)
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
         if c.spectral_norm:
             self.critics.main.update_spectral_norm()
 
@@ -552,16 +555,6 @@ class PBRL(Algorithm):
         noise = torch.empty_like(mean).normal_(generator=self.generator).clamp_(-2.5, 2.5)
         return (torch.tanh(mean) + std * noise).clamp(-1, 1)
 
-    # ---------------------------------------------------------------- policy and judgement
-
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Q of all critics, ``[K, B]``."""
-        return self.critics.values(observations, actions)
-
-    def uncertainty(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """U(s, a) of Eq. 3, ``[B]``."""
-        return self.std(self.q_values(observations, actions))
-
     # ---------------------------------------------------------------- state
 
     def networks(self) -> dict[str, nn.Module]:
@@ -578,10 +571,35 @@ class PBRL(Algorithm):
     def optimizers(self) -> dict[str, Optimizer]:
         """One optimiser each for critics, policy and entropy weight."""
         return {
-            "critics": self.critic_optimizer,
+            "critics": self.critics_optimizer,
             "actor": self.actor_optimizer,
             "alpha": self.alpha_optimizer,
         }
+
+    def relaxed(self, share: float) -> tuple[PBRLConfig, str]:
+        """beta_ood, and cloning, fall to this share of their present values."""
+        last, cloning = self.schedule(self.step), self.cloning_weight()
+        config = dataclasses.replace(
+            self.config,
+            beta_ood_schedule="decay",
+            beta_ood_start=last,
+            beta_ood_middle=last,
+            beta_ood_end=last * share,
+            beta_ood_linear=0.0,
+            cloning=cloning,
+            cloning_end=cloning * share,
+        )
+        note = f"Pessimism: beta_ood falls from {last:.3g} to {last * share:.3g}"
+        if cloning:
+            note += f", cloning from {cloning:.3g} to {cloning * share:.3g}"
+        return config, f"{note}."
+
+    def inherit(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from the policy that acts: a fresh average would begin at the trained one."""
+        schedule = self.extra_state()
+        super().inherit(state)
+        self.load_extra_state(schedule)
+        self.actor.load_state_dict(self.policy.state_dict())
 
     def extra_state(self) -> dict[str, Tensor]:
         """State of the beta_ood schedule."""

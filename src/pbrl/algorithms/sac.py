@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pbrl.algorithms.base import require
 from pbrl.algorithms.sac_n import SACN, SMALL_NETWORKS, SACNConfig
+from pbrl.algorithms.settings import Sizes
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,8 @@ class SACConfig(SACNConfig):
     """Settings of SAC; the defaults are the authors' (see ``SACNConfig`` for each field)."""
 
     ensemble_size: int = 2
-    hidden: tuple[int, ...] = (256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("hidden", "policy_hidden"):
-            sizes = getattr(self, name)
-            require(len(sizes) > 0 and min(sizes) > 0, f"{name} needs positive layer sizes")
-        require(0 < self.gamma < 1, f"gamma must lie between 0 and 1, got {self.gamma}")
-        require(0 < self.tau <= 1, f"tau must lie in (0, 1], got {self.tau}")
-        for rate in ("critic_lr", "actor_lr", "alpha_lr"):
-            require(getattr(self, rate) > 0, f"{rate} must be positive, got {getattr(self, rate)}")
+    hidden: Sizes = (256, 256)
+    policy_hidden: Sizes = (256, 256)
 
 
 class SAC(SACN):
@@ -42,5 +32,5 @@ class SAC(SACN):
         "fast": {},
         "demo": {**SMALL_NETWORKS},
     }
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
     config: SACConfig

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.entropy import EntropyWeight
+from pbrl.algorithms.settings import Inside, Members, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics
 from pbrl.nn.policy import TanhGaussianPolicy
@@ -25,43 +26,34 @@ from pbrl.nn.policy import TanhGaussianPolicy
 
 @dataclass(frozen=True)
 class SACNConfig(AlgorithmConfig):
-    """Settings of SAC-N; the defaults are the authors'.
+    """Settings of SAC-N; the defaults are the authors'."""
 
-    Attributes:
-        ensemble_size: N, the number of critics (the paper: 10 to 500, by dataset).
-        hidden: hidden units of each critic.
-        policy_hidden: hidden units of the policy.
-        gamma: discount.
-        tau: rate of the target critics.
-        critic_lr: Adam's rate for the critics.
-        actor_lr: Adam's rate for the policy.
-        alpha_lr: Adam's rate for the entropy weight.
-        entropy_backup: the target has the entropy term -alpha * log pi(a'|s').
-        max_q_backup: the target takes the best of 10 policy actions for each critic, without the
-            entropy term (the authors use it for pen-cloned).
-        initial_log_alpha: the entropy weight starts at its exponential.
-        target_entropy: alpha is tuned to this entropy; None: -A.
-    """
-
-    ensemble_size: int = 10
-    hidden: tuple[int, ...] = (256, 256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256, 256)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 3e-4
-    alpha_lr: float = 3e-4
+    ensemble_size: Members = 10
+    """N, the number of critics (the paper: 10 to 500, by dataset)."""
+    hidden: Sizes = (256, 256, 256)
+    """Hidden units of each critic."""
+    policy_hidden: Sizes = (256, 256, 256)
+    """Hidden units of the policy."""
+    gamma: Inside = 0.99
+    """Discount."""
+    tau: Tau = 0.005
+    """Rate of the target critics."""
+    critic_lr: Positive = 3e-4
+    """Adam's rate for the critics."""
+    actor_lr: Positive = 3e-4
+    """Adam's rate for the policy."""
+    alpha_lr: Positive = 3e-4
+    """Adam's rate for the entropy weight."""
     entropy_backup: bool = True
+    """The target has the entropy term -alpha * log pi(a'|s')."""
     max_q_backup: bool = False
+    """The target takes the best of 10 policy actions for each critic, without the entropy term (the
+    authors use it for pen-cloned).
+    """
     initial_log_alpha: float = 0.0
+    """The entropy weight starts at its exponential."""
     target_entropy: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.ensemble_size >= 2,
-            f"ensemble_size must be at least 2, got {self.ensemble_size}",
-        )
+    """alpha is tuned to this entropy; None: -A."""
 
 
 BACKUP_ACTIONS = 10  # of max_q_backup
@@ -87,18 +79,20 @@ class SACN(Algorithm):
         "fast": {"ensemble_size": 10, "hidden": (256, 256), "policy_hidden": (256, 256)},
         "demo": {"ensemble_size": 10, **SMALL_NETWORKS},
     }
-    presets_by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
-        "halfcheetah": {"ensemble_size": 10},
-        "hopper": {"ensemble_size": 500},
-        "hopper-medium-replay": {"ensemble_size": 200},
-        "hopper-medium-expert": {"ensemble_size": 200},
-        "hopper-full-replay": {"ensemble_size": 200},
-        "walker2d": {"ensemble_size": 20},
-        "walker2d-expert": {"ensemble_size": 100},
-        **{
-            task: {"ensemble_size": 100, **ADROIT_RATES}
-            for task in ("pen", "hammer", "door", "relocate")
-        },
+    presets_by_dataset: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "paper": {
+            "halfcheetah": {"ensemble_size": 10},
+            "hopper": {"ensemble_size": 500},
+            "hopper-medium-replay": {"ensemble_size": 200},
+            "hopper-medium-expert": {"ensemble_size": 200},
+            "hopper-full-replay": {"ensemble_size": 200},
+            "walker2d": {"ensemble_size": 20},
+            "walker2d-expert": {"ensemble_size": 100},
+            **{
+                task: {"ensemble_size": 100, **ADROIT_RATES}
+                for task in ("pen", "hammer", "door", "relocate")
+            },
+        }
     }
     config: SACNConfig
 
@@ -112,14 +106,13 @@ class SACN(Algorithm):
         )
         # Departure: the authors' target critics start with weights of their own.
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.tensor(c.initial_log_alpha, device=self.device))
-        self.target_entropy = -a if c.target_entropy is None else c.target_entropy
+        self.alpha = EntropyWeight(a, c.initial_log_alpha, c.target_entropy)
 
     def _build_optimizers(self) -> None:
         c = self.config
-        self.critic_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
+        self.critics_optimizer = adam(self.critics.trained_parameters(), c.critic_lr)
         self.actor_optimizer = adam(self.policy.parameters(), c.actor_lr)
-        self.alpha_optimizer = adam([self.log_alpha], c.alpha_lr)
+        self.alpha_optimizer = adam(self.alpha.parameters(), c.alpha_lr)
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
         c = self.config
@@ -130,13 +123,10 @@ class SACN(Algorithm):
         u = self.policy.sample(mean, log_std, self.generator)
         a_pi, log_pi = torch.tanh(u), self.policy.log_prob(mean, log_std, u)  # [B, A] [B]
         y = self._target(r, s2, terminal)  # [B]
-        alpha = self.log_alpha.detach().exp()
+        alpha = self.alpha()
 
         # Entropy weight, tuned to the target entropy.
-        alpha_loss = -(self.log_alpha * (log_pi + self.target_entropy).detach()).mean()
-        self.alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        self.alpha_optimizer.step()
+        alpha_loss = self.alpha.tune(log_pi, self.alpha_optimizer)
 
         # The policy follows the lowest critic.
         actor_loss = (alpha * log_pi - self.critics.extreme(s, a_pi)).mean()
@@ -144,13 +134,13 @@ class SACN(Algorithm):
         actor_loss.backward()
         self.actor_optimizer.step()
 
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         metrics = self._add_critic_gradients(s, a, y)
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
         self.targets.move_towards(self.critics, c.tau)
         return metrics | {
             "actor_loss": actor_loss.detach(),
-            "alpha_loss": alpha_loss.detach(),
+            "alpha_loss": alpha_loss,
             "alpha": alpha,
             "entropy": -log_pi.detach().mean(),
             "q_target": y.mean(),
@@ -172,7 +162,7 @@ class SACN(Algorithm):
             u = self.policy.sample(mean, log_std, self.generator)
             value = self.targets.values(s2, torch.tanh(u)).amin(0)
             if c.entropy_backup:
-                value -= self.log_alpha.exp() * self.policy.log_prob(mean, log_std, u)
+                value -= self.alpha() * self.policy.log_prob(mean, log_std, u)
         target: Tensor = r + c.gamma * (1 - terminal) * value
         return target
 
@@ -180,24 +170,3 @@ class SACN(Algorithm):
         """Mean squared errors over the rows, summed over the critics."""
         loss = self.critics.regress(s, a, lambda q, rows: (q - y[rows]).square().sum() / len(s))
         return {"td_loss": loss / self.config.ensemble_size}
-
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Q of all critics, ``[N, B]``."""
-        return self.critics.values(observations, actions)
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Policy, critics, targets and the entropy weight."""
-        return {
-            "policy": self.policy,
-            "critics": self.critics,
-            "targets": self.targets,
-            "alpha": nn.ParameterDict({"log_alpha": self.log_alpha}),
-        }
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        """One optimiser each for critics, policy and entropy weight."""
-        return {
-            "critics": self.critic_optimizer,
-            "actor": self.actor_optimizer,
-            "alpha": self.alpha_optimizer,
-        }

@@ -13,49 +13,40 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.optim import Optimizer
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.settings import Count, Inside, NotNegative, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
-from pbrl.nn.critics import Critics
+from pbrl.nn.critics import Critics, move_towards
 from pbrl.nn.policy import DeterministicPolicy
 
 
 @dataclass(frozen=True)
 class TD3BCConfig(AlgorithmConfig):
-    """Settings of TD3+BC; every default is the authors'.
+    """Settings of TD3+BC; every default is the authors'."""
 
-    Attributes:
-        hidden: hidden units of both critics.
-        policy_hidden: hidden units of the policy.
-        gamma: discount.
-        tau: rate of the target networks.
-        critic_lr: Adam's rate for the critics.
-        actor_lr: Adam's rate for the policy.
-        alpha: weight of Q against cloning; Q is first divided by its mean size in the batch.
-        policy_noise: deviation of the smoothing noise on target actions.
-        noise_clip: that noise is clipped to this size.
-        policy_freq: the policy and the targets move once in this many steps.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
-    policy_hidden: tuple[int, ...] = (256, 256)
-    gamma: float = 0.99
-    tau: float = 0.005
-    critic_lr: float = 3e-4
-    actor_lr: float = 3e-4
-    alpha: float = 2.5
-    policy_noise: float = 0.2
-    noise_clip: float = 0.5
-    policy_freq: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("alpha", "policy_noise", "noise_clip"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(self.policy_freq >= 1, f"policy_freq must be at least 1, got {self.policy_freq}")
+    hidden: Sizes = (256, 256)
+    """Hidden units of both critics."""
+    policy_hidden: Sizes = (256, 256)
+    """Hidden units of the policy."""
+    gamma: Inside = 0.99
+    """Discount."""
+    tau: Tau = 0.005
+    """Rate of the target networks."""
+    critic_lr: Positive = 3e-4
+    """Adam's rate for the critics."""
+    actor_lr: Positive = 3e-4
+    """Adam's rate for the policy."""
+    alpha: NotNegative = 2.5
+    """Weight of Q against cloning; Q is first divided by its mean size in the batch."""
+    policy_noise: NotNegative = 0.2
+    """Deviation of the smoothing noise on target actions."""
+    noise_clip: NotNegative = 0.5
+    """That noise is clipped to this size."""
+    policy_freq: Count = 2
+    """The policy and the targets move once in this many steps."""
 
 
 class TD3BC(Algorithm):
@@ -89,7 +80,7 @@ class TD3BC(Algorithm):
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
 
     def _build_optimizers(self) -> None:
-        self.critic_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
+        self.critics_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
         self.actor_optimizer = adam(self.policy.parameters(), self.config.actor_lr)
 
     def _update(self, batch: Batch) -> dict[str, Tensor]:
@@ -104,9 +95,9 @@ class TD3BC(Algorithm):
             y = r + c.gamma * (1 - terminal) * self.targets.values(s2, a2).amin(0)  # [B]
 
         # Both critics regress on the shared target; their mean squared errors are summed.
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         loss = self.critics.regress(s, a, lambda q, rows: (q - y[rows]).square().sum() / len(s))
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
         metrics = {"td_loss": loss / 2, "q_target": y.mean()}
 
         if (self.step + 1) % c.policy_freq == 0:
@@ -121,9 +112,7 @@ class TD3BC(Algorithm):
             self.actor_optimizer.step()
 
             self.targets.move_towards(self.critics, c.tau)
-            with torch.no_grad():
-                targets: list[Tensor] = list(self.target_policy.parameters())
-                torch._foreach_lerp_(targets, list(self.policy.parameters()), c.tau)
+            move_towards(self.target_policy, self.policy, c.tau)
             metrics |= {
                 "actor_loss": actor_loss.detach(),
                 "cloning_loss": cloning_loss.detach(),
@@ -131,20 +120,3 @@ class TD3BC(Algorithm):
                 "q_policy_1": q.detach().mean(),
             }
         return metrics
-
-    def q_values(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Q of both critics, ``[2, B]``."""
-        return self.critics.values(observations, actions)
-
-    def networks(self) -> dict[str, nn.Module]:
-        """Policy, critics and their targets."""
-        return {
-            "policy": self.policy,
-            "critics": self.critics,
-            "target_policy": self.target_policy,
-            "targets": self.targets,
-        }
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        """One optimiser each for critics and policy."""
-        return {"critics": self.critic_optimizer, "actor": self.actor_optimizer}

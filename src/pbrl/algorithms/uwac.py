@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from pbrl.algorithms.base import Algorithm, adam, require
+from pbrl.algorithms.base import Algorithm, Parts, adam
 from pbrl.algorithms.bear import BEARConfig, Kernel, SupportActor, soft_clipped, warming_up
+from pbrl.algorithms.settings import Inside, Members, NotNegative
 from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics
 from pbrl.nn.ensemble import EnsembleMLP
@@ -31,31 +32,22 @@ CHUNK = 2_000
 
 @dataclass(frozen=True)
 class UWACConfig(BEARConfig):
-    """Settings of UWAC: BEAR's, with the authors' MMD, and dropout.
-
-    Attributes:
-        kernel: of the MMD; the authors use gaussian throughout.
-        mmd_threshold: the MMD allowed.
-        dropout: probability of dropping a hidden unit of a critic, in training and after it.
-        spectral_norm: hold the spectral norm of every critic layer at 1, the last one included.
-        mc_passes: M, dropout passes of which mean and variance are taken.
-        beta: weights are exp(-beta * variance), at most 1.
-        weight_policy: weight the policy's Q term as well as the critics' errors.
-    """
+    """Settings of UWAC: BEAR's, with the authors' MMD, and dropout."""
 
     kernel: Kernel = "gaussian"
-    mmd_threshold: float = 0.07
-    dropout: float = 0.1
+    """Of the MMD; the authors use gaussian throughout."""
+    mmd_threshold: NotNegative = 0.07
+    """The MMD allowed."""
+    dropout: Inside = 0.1
+    """Probability of dropping a hidden unit of a critic, in training and after it."""
     spectral_norm: bool = True
-    mc_passes: int = 100
-    beta: float = 0.5
+    """Hold the spectral norm of every critic layer at 1, the last one included."""
+    mc_passes: Members = 100
+    """M, dropout passes of which mean and variance are taken."""
+    beta: NotNegative = 0.5
+    """Weights are exp(-beta * variance), at most 1."""
     weight_policy: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.dropout < 1, f"dropout must lie between 0 and 1, got {self.dropout}")
-        require(self.mc_passes >= 2, f"mc_passes must be at least 2, got {self.mc_passes}")
-        require(self.beta >= 0, f"beta must not be negative, got {self.beta}")
+    """Weight the policy's Q term as well as the critics' errors."""
 
 
 def certainty_weight(variance: Tensor, beta: float) -> Tensor:
@@ -185,7 +177,7 @@ class UWAC(Algorithm):
 
     def _build_optimizers(self) -> None:
         self.actor.build_optimizers()
-        self.critic_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
+        self.critics_optimizer = adam(self.critics.trained_parameters(), self.config.critic_lr)
 
     # ---------------------------------------------------------------- the update
 
@@ -210,9 +202,9 @@ class UWAC(Algorithm):
             # Inside the square, as in the authors' code: errors count with the weight squared.
             return (weight[rows] * (q - y[rows])).square().sum() / size
 
-        self.critic_optimizer.zero_grad()
+        self.critics_optimizer.zero_grad()
         td_loss = self.critics.regress(s, a, td_error)  # one dropout pass
-        self.critic_optimizer.step()
+        self.critics_optimizer.step()
         self.critics.main.update_spectral_norm()
 
         warm = warming_up(self.step, c.warmup, self.total_steps)
@@ -298,10 +290,11 @@ class UWAC(Algorithm):
 
     # ---------------------------------------------------------------- state
 
-    def networks(self) -> dict[str, nn.Module]:
-        """The actor (policy, VAE, multiplier), the critics and their targets."""
-        return {"actor": self.actor, "critics": self.critics, "targets": self.targets}
-
     def optimizers(self) -> dict[str, Optimizer]:
-        """One optimiser each for critics, policy, VAE and multiplier."""
-        return {"critics": self.critic_optimizer, **self.actor.optimizers()}
+        """The critics' and the actor's: policy, VAE and multiplier."""
+        return {**super().optimizers(), **self.actor.optimizers()}
+
+    def parts(self) -> Parts:
+        """The policy acts by its best candidate; U comes from dropout."""
+        passes = self.config.mc_passes
+        return Parts(self.actor.policy, self.critics, self.actor.act_noise, passes)

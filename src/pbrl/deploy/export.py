@@ -27,13 +27,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbrl.algorithms.bear import SupportActor
-from pbrl.algorithms.uwac import UWAC, keep_mask
+from pbrl.algorithms.base import Parts
+from pbrl.algorithms.uwac import keep_mask
 from pbrl.deploy import guard as g
 from pbrl.deploy.agent import Agent
 from pbrl.deploy.onnx_graph import Graph
 from pbrl.errors import PbrlError, optional_import
 from pbrl.nn.critics import Critics
+from pbrl.nn.ensemble import EnsembleMLP
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
 
 FORMAT_VERSION = 1
@@ -115,7 +116,8 @@ def export_onnx(
 def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[Any, tuple[str, ...]]:
     """The ONNX model of an agent, unchecked, and the names of its outputs."""
     graph, maps = Graph(), agent.preprocessing
-    policy, critics, noise = _parts(agent)
+    parts = _parts(agent)
+    policy, critics, noise = parts.policy, parts.critics, parts.candidate_noise
     s = "observation"
     if maps.changes_observations:
         shifted = graph.node("Sub", s, graph.constant(maps.observation_shift))
@@ -144,7 +146,8 @@ def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[Any, tuple[
     uncertainty = None
     if critics is not None:
         x = graph.node("Concat", s, a, axis=1)
-        uncertainty = _judgement(graph, agent, critics, x)
+        correction = agent.algorithm.std_correction
+        uncertainty = _judgement(graph, critics, x, parts.dropout_passes, correction)
         outputs |= {"q_mean": ["batch"], "uncertainty": ["batch"]}
     if guard is not None:
         _guard(graph, guard, s, a, absent, uncertainty)
@@ -152,19 +155,13 @@ def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[Any, tuple[
     return graph.model(inputs, outputs, _metadata(agent, guard)), tuple(outputs)
 
 
-def _parts(agent: Agent) -> tuple[Any, Critics | None, Tensor | None]:
-    """Policy network, critics and the fixed noise of candidates (BEAR, UWAC) of an algorithm."""
-    algorithm: Any = agent.algorithm
-    algorithm = getattr(algorithm, "sac", algorithm)  # MOPO's policy is a SAC's
-    actor: Any = getattr(algorithm, "actor", None)
-    chooses = isinstance(actor, SupportActor)
-    policy: Any = actor.policy if chooses else getattr(algorithm, "policy", None)
-    noise = actor.act_noise if chooses else None
-    critics = getattr(algorithm, "critics", None)
-    known = isinstance(policy, TanhGaussianPolicy | DeterministicPolicy)
-    if not known or not (critics is None or isinstance(critics, Critics)):
+def _parts(agent: Agent) -> Parts:
+    """The networks of an algorithm, if they have a form here."""
+    parts = agent.algorithm.parts()
+    known = isinstance(parts.policy, TanhGaussianPolicy | DeterministicPolicy)
+    if not known or not (parts.critics is None or isinstance(parts.critics, Critics)):
         raise PbrlError(f"Networks of {agent.algorithm.name} have no ONNX form here.")
-    return policy, critics, noise
+    return parts
 
 
 def _action(
@@ -202,25 +199,22 @@ def _action(
     return graph.node("Squeeze", picked, graph.axes(0))
 
 
-def _judgement(graph: Graph, agent: Agent, critics: Critics, x: str) -> str:
+def _judgement(graph: Graph, critics: Critics, x: str, dropout_passes: int, correction: int) -> str:
     """Outputs ``q_mean`` and ``uncertainty`` at ``x [N, S + A]``."""
     q = graph.critics(critics, x)  # [K, N]
     mean = graph.node("ReduceMean", q, graph.axes(0), keepdims=0, name="q_mean")
-    algorithm = agent.algorithm
-    if isinstance(algorithm, UWAC):
-        return _dropout_deviation(graph, algorithm, x)
-    correction = int(getattr(algorithm.config, "std_correction", 0))
+    if dropout_passes:
+        return _dropout_deviation(graph, critics.main, dropout_passes, x)
     return graph.deviation(q, mean, critics.members, correction, "uncertainty")
 
 
-def _dropout_deviation(graph: Graph, algorithm: UWAC, x: str) -> str:
+def _dropout_deviation(graph: Graph, network: EnsembleMLP, passes: int, x: str) -> str:
     """UWAC's uncertainty: the same fixed dropout masks as the agent's, stored in the file."""
-    network, passes = algorithm.critics.main, algorithm.config.mc_passes
-    generator, keep = torch.Generator().manual_seed(0), 1 - algorithm.config.dropout
+    generator, keep = torch.Generator().manual_seed(0), 1 - network.dropout
     *weights, head = network._effective_weights()
 
     def drop(h: str, width: int) -> str:  # [K, M or 1, N, H]
-        mask = keep_mask((network.members, passes, 1, width), algorithm.config.dropout, generator)
+        mask = keep_mask((network.members, passes, 1, width), network.dropout, generator)
         kept = graph.node("Cast", graph.constant(mask, dtype=np.bool_), to=1)
         return graph.node("Mul", h, kept)
 

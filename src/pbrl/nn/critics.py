@@ -108,9 +108,15 @@ class Critics(nn.Module):
         """The parameters an optimiser should see: all but the priors'."""
         return list(self.main.parameters())
 
-    @torch.no_grad()
     def move_towards(self, other: Critics, rate: float) -> None:
         """Target update: this <- (1 - rate) * this + rate * other."""
-        torch._foreach_lerp_(list(self.main.parameters()), list(other.main.parameters()), rate)
-        for mine, theirs in zip(self.main.buffers(), other.main.buffers(), strict=True):
-            mine.copy_(theirs)
+        move_towards(self.main, other.main, rate)
+
+
+@torch.no_grad()
+def move_towards(mine: nn.Module, theirs: nn.Module, rate: float) -> None:
+    """Target update: mine <- (1 - rate) * mine + rate * theirs; buffers are copied."""
+    weights: list[Tensor] = list(mine.parameters())
+    torch._foreach_lerp_(weights, list(theirs.parameters()), rate)
+    for kept, new in zip(mine.buffers(), theirs.buffers(), strict=True):
+        kept.copy_(new)

@@ -134,8 +134,7 @@ def make_config(
     for fixed in ("settings", "algorithm", "preset", "dataset"):
         run_fields.pop(fixed)
     chosen = cls.presets[preset]
-    if preset == "paper":
-        chosen = chosen | cls.dataset_overrides(Path(dataset).name)
+    chosen = chosen | cls.dataset_overrides(Path(dataset).name, preset)
     # A preset of one algorithm only is a variant of its paper's.
     values, own = dict(PRESETS.get(preset, PRESETS["paper"])), dict[str, Any]()
     for name, value in (chosen | overrides).items():

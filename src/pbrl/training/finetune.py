@@ -165,50 +165,23 @@ def _digest(state: dict[str, Tensor]) -> str:
 
 def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, str]:
     """The run's settings with pessimism that fades, and a sentence about it."""
-    settings: Any = parent.config.settings
-    if not hasattr(settings, "beta_ood_schedule"):
-        return settings, f"{parent.config.algorithm} has no pessimism schedule: it stays as it was."
     data = parent.info["data"]
-    algorithm: Any = algorithm_class(parent.config.algorithm)(
-        settings,
+    algorithm = algorithm_class(parent.config.algorithm)(
+        parent.config.settings,
         data["observation_dim"],
         data["action_dim"],
         total_steps=int(parent.info["schedule_steps"]),
     )
     algorithm.load_state_dict(checkpoint.state)
-    last = float(algorithm.schedule(algorithm.step))
-    cloning = algorithm.cloning_weight()
-    relaxed = dataclasses.replace(
-        settings,
-        beta_ood_schedule="decay",
-        beta_ood_start=last,
-        beta_ood_middle=last,
-        beta_ood_end=last * relax,
-        beta_ood_linear=0.0,
-        cloning=cloning,
-        cloning_end=cloning * relax,
-    )
-    note = f"Pessimism: beta_ood falls from {last:.3g} to {last * relax:.3g}"
-    if cloning:
-        note += f", cloning from {cloning:.3g} to {cloning * relax:.3g}"
-    return relaxed, f"{note}."
+    return algorithm.relaxed(relax)
 
 
 def _inherit(session: Session, checkpoint: Checkpoint) -> None:
     """Weights and optimisers of the parent; step, schedule and random numbers start anew."""
-    algorithm: Any = session.algorithm
-    fresh = algorithm.generator.get_state()
-    schedule = algorithm.extra_state()
     try:
-        algorithm.load_state_dict(checkpoint.state)
+        session.algorithm.inherit(checkpoint.state)
     except (RuntimeError, KeyError) as error:
         raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
-    algorithm.generator.set_state(fresh)
-    if hasattr(algorithm.config, "beta_ood_schedule"):
-        algorithm.load_extra_state(schedule)
-        # Go on from the policy that acts: a fresh average would begin at the trained one.
-        algorithm.actor.load_state_dict(algorithm.policy.state_dict())
-    algorithm.step = 0
 
 
 class OnlineReplay:

@@ -1,0 +1,82 @@
+"""Settings that say what they may be.
+
+A config is a frozen dataclass. The type of a field is the range it allows, the text under the field
+is what it means (``pbrl train --help`` shows it), and a value outside the range is refused with one
+sentence:
+
+    gamma: Inside = 0.99
+    '''Discount of later rewards.'''
+
+What no single field can say is checked in the config's ``__post_init__`` with ``require``.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pbrl.errors import PbrlError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a number (or every number of a tuple) has to be.
+
+    Attributes:
+        holds: whether a number is allowed.
+        text: the end of the sentence "<name> must ...".
+    """
+
+    holds: Callable[[Any], bool]
+    text: str
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a value; words such as auto and None are not this rule's business."""
+        if isinstance(value, tuple):
+            require(len(value) > 0 and all(map(self.holds, value)), f"{name} {self.text}")
+        elif isinstance(value, int | float):
+            require(bool(self.holds(value)), f"{name} {self.text}, got {value}")
+
+
+Sizes = Annotated[tuple[int, ...], Rule(lambda n: n > 0, "needs positive layer sizes")]
+Positive = Annotated[float, Rule(lambda x: x > 0, "must be positive")]
+NotNegative = Annotated[float, Rule(lambda x: x >= 0, "must not be negative")]
+Share = Annotated[float, Rule(lambda x: 0 <= x <= 1, "is a fraction between 0 and 1")]
+Inside = Annotated[float, Rule(lambda x: 0 < x < 1, "must lie between 0 and 1")]
+Tau = Annotated[float, Rule(lambda x: 0 < x <= 1, "must lie in (0, 1]")]
+Count = Annotated[int, Rule(lambda n: n >= 1, "must be at least 1")]
+CountOrZero = Annotated[int, Rule(lambda n: n >= 0, "must not be negative")]
+Members = Annotated[int, Rule(lambda n: n >= 2, "must be at least 2")]
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """Settings all algorithms share."""
+
+    batch_size: Count = 256
+    """Rows of a minibatch."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            for rule in _rules(hint):
+                rule.check(name, value)
+            if typing.get_origin(hint) is Literal:
+                words = typing.get_args(hint)
+                allowed = ", ".join(map(str, words))
+                require(value in words, f"{name} must be one of {allowed}, got {value}")
+
+
+def _rules(hint: Any) -> Iterator[Rule]:
+    """The rules of a type and of its parts (``NotNegative | None``)."""
+    yield from (x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Rule))
+    for part in typing.get_args(hint):
+        yield from _rules(part)
+
+
+def require(condition: bool, complaint: str) -> None:
+    """Refuse a setting with one sentence."""
+    if not condition:
+        raise PbrlError(complaint + ".")
