@@ -84,6 +84,15 @@ def test_gymnasium_make_knows_our_ids_after_registering_twice() -> None:
     assert env.unwrapped.model.body_mass[1] == pytest.approx(3.5342917)  # type: ignore[attr-defined]
 
 
+def test_gymnasium_alone_makes_our_environments() -> None:
+    """Gymnasium's ``module:Id`` is all it takes; afterwards it knows the plain id too."""
+    code = (
+        "import gymnasium;"
+        "gymnasium.make('pbrl.envs:pbrl/HopperD4RL-v0'); gymnasium.make('pbrl/PenD4RL-v0')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_no_wrapper_but_the_time_limit() -> None:
     env = make_env("pbrl/HopperD4RL-v0")
     assert isinstance(env, gymnasium.wrappers.TimeLimit)
@@ -106,7 +115,7 @@ def test_plain_adroit_is_available_as_shipped() -> None:
 def test_importing_the_module_does_not_import_the_simulators() -> None:
     code = (
         "import sys, pbrl.envs.environments;"
-        "sys.exit(any(m in sys.modules for m in ('mujoco', 'gymnasium', 'gymnasium_robotics')))"
+        "sys.exit(any(m in sys.modules for m in ('mujoco', 'gymnasium_robotics')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

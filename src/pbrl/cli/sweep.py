@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,8 @@ class Options:
     """YAML file with some of: datasets, algorithms, seeds, preset, settings, grid, variants."""
     out: Path = Path("runs")
     """Directory of the runs; on a cluster one that all machines see."""
+    env_id: str | None = None
+    """Environment of every run; module:Id-v0 is taken from here, not from the file."""
     address: str | None = None
     """Ray cluster to use (auto, or ray://HOST:10001); a Ray of its own when omitted."""
     workers: int = 0
@@ -58,6 +60,8 @@ def main(argv: list[str]) -> int:
     check_resources(options.workers, options.threads, options.memory_gb, options.retries)
     console = plain_console()
     planned = expand(read_spec(options.spec))
+    if options.env_id is not None:
+        planned = [(label, replace(config, env_id=options.env_id)) for label, config in planned]
     jobs = make_jobs(planned, options.out, options.threads, download=not options.dry_run)
     if options.dry_run:
         print_plan(jobs, options.workers, console)

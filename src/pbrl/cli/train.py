@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from pbrl.console import plain_console
+from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, from_json, make_config, read_config
 from pbrl.training.run import CONFIG, SEEDS_CONFIG
@@ -48,6 +49,8 @@ def main(argv: list[str]) -> int:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
     config = arguments.run
+    if not _words(argv, ("env-id",)):
+        named_by_file(config.env_id, "The file of settings")
     console = plain_console(stderr=True, quiet=arguments.quiet)
     from pbrl.training.budget import TWO_LENGTHS
     from pbrl.training.loop import run_training

@@ -148,8 +148,7 @@ def collect_policy(
     _require_positive(steps=steps)
     if seed < 0:
         raise PbrlError("--seed must not be negative.")
-    behaviour, known_env, story = policy_of(policy, deterministic)
-    env_id = env_id or known_env
+    behaviour, env_id, story = policy_of(policy, deterministic, env_id)
     if env_id is None:
         raise PbrlError(f"'{policy}' does not say its environment; name one.")
     name = f"{Path(policy).stem}-policy"

@@ -49,27 +49,32 @@ def sac_policy(sac: SAC, preprocessing: Preprocessing) -> Behaviour:
     return act
 
 
-def policy_of(source: str | Path, deterministic: bool) -> tuple[Behaviour, str | None, str]:
+def policy_of(
+    source: str | Path, deterministic: bool, env_id: str | None = None
+) -> tuple[Behaviour, str | None, str]:
     """A policy from a run directory or a D4RL HDF5 file.
 
     Args:
         source: the directory or file.
         deterministic: take the mean action instead of a draw.
+        env_id: where to play it; where its origin says when omitted.
 
     Returns:
-        The policy, the environment its origin names (if any), and a sentence about it.
+        The policy, its environment (if known), and a sentence about it.
     """
     path = Path(source).expanduser()
     if path.is_dir():
-        return _run_policy(path, deterministic)
+        return _run_policy(path, deterministic, env_id)
     if path.suffix.lower() in (".hdf5", ".h5") or path.exists():
-        return _stored_policy(path, deterministic)
+        return _stored_policy(path, deterministic, env_id)
     raise PbrlError(
         f"--policy: no file or directory '{source}'; give a run directory or a D4RL HDF5 file."
     )
 
 
-def _run_policy(path: Path, deterministic: bool) -> tuple[Behaviour, str | None, str]:
+def _run_policy(
+    path: Path, deterministic: bool, env_id: str | None
+) -> tuple[Behaviour, str | None, str]:
     run = Run.open(path)
     agent = run.agent()
     generator = torch.Generator()
@@ -79,10 +84,13 @@ def _run_policy(path: Path, deterministic: bool) -> tuple[Behaviour, str | None,
         return agent.act(observations, deterministic, generator)
 
     kind = "mean" if deterministic else "sampled"
-    return act, run.env_id, f"{kind} actions of the {run.config.algorithm} run {path.name}"
+    story = f"{kind} actions of the {run.config.algorithm} run {path.name}"
+    return act, env_id or run.env_id, story
 
 
-def _stored_policy(path: Path, deterministic: bool) -> tuple[Behaviour, str | None, str]:
+def _stored_policy(
+    path: Path, deterministic: bool, env_id: str | None
+) -> tuple[Behaviour, str | None, str]:
     """The behaviour policy that D4RL keeps under ``metadata/policy``."""
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
         if "metadata/policy" not in file:
@@ -110,7 +118,7 @@ def _stored_policy(path: Path, deterministic: bool) -> tuple[Behaviour, str | No
             f"'{path}': the stored policy maps {sizes[0]} observations to {sizes[1]} actions, the "
             f"rows have {source.observation_dim} and {source.action_dim}."
         )
-    return policy, source.metadata.env_id, f"the policy stored in {path.name}"
+    return policy, env_id or source.metadata.env_id, f"the policy stored in {path.name}"
 
 
 def _layer(path: Path, group: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -279,6 +279,13 @@ def _with_environment(metadata: Metadata, shape: tuple[int, int], env_id: str | 
     known = None
     found = metadata.env_id
     provenance = str(recipe.get("provenance", ""))
+    if found is not None and ":" in found:  # data do not say which module is imported
+        if env_id is None:
+            notes.append(
+                f"The data name the environment '{found}', whose module pbrl would have to import; "
+                f"it does so for your own --env-id {found} alone."
+            )
+        found = None
     if found is not None:
         known = environment_of_id(found)
         if known is not None and (known.observation_dim, known.action_dim) != shape:

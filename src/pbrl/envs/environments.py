@@ -55,7 +55,8 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     """An environment by its id: one of ``D4RL_ENVIRONMENTS`` or any id Gymnasium knows.
 
     Observations must be a vector ``[S]`` and actions a continuous vector ``[A]``; other
-    environments, and names that do not exist, are refused with a ``PbrlError``.
+    environments, and names that do not exist, are refused with a ``PbrlError``. ``module:Id-v0``
+    imports ``module`` first: an id from a file goes through ``named_by_file`` before.
     """
     import gymnasium
 
@@ -82,6 +83,25 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
         env.close()
         raise
     return env
+
+
+def named_by_file(env_id: str | None, where: str) -> str | None:
+    """The environment that a file names, refused where making it would run code of its choice.
+
+    Gymnasium imports ``module`` to make ``module:Id-v0``. Which code runs is for the user to say,
+    by an argument, and not for a dataset, a run or a sweep file.
+
+    Args:
+        env_id: what the file says.
+        where: the file, for the message.
+    """
+    if env_id is not None and ":" in env_id:
+        raise PbrlError(
+            f"{where} names the environment '{env_id}', and making it would import the module "
+            f"'{env_id.split(':')[0]}'; pbrl imports what you name yourself, with --env-id "
+            f"{env_id}, and nothing that only a file names."
+        )
+    return env_id
 
 
 def import_robotics(module: str = "gymnasium_robotics") -> Any:

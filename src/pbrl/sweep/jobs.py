@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from pbrl.data.catalogue import catalogue
 from pbrl.data.download import cached_file
 from pbrl.data.loading import EMBEDDED
+from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError, optional_import, unknown_name
-from pbrl.training.config import TrainConfig, make_config, to_json
+from pbrl.training.config import TrainConfig, from_json, make_config, to_json
 from pbrl.training.run import CONFIG, Run
 
 # Settings that change neither weights nor records; the data count by their fingerprint.
@@ -76,7 +77,8 @@ def find_runs(root: Path) -> dict[str, Path]:
         try:
             run = Run.open(file.parent)
             steps = int(run.info["schedule_steps"])
-            key = content_key(run.config, run.info["data"]["fingerprint"], steps)
+            config = from_json(run.info["config"], str(file), complete=True)
+            key = content_key(config, run.info["data"]["fingerprint"], steps)
         except (PbrlError, KeyError, TypeError, ValueError):
             continue  # someone else's config.json, or a run of an algorithm we do not have
         if key not in found or run.summary is not None:
@@ -165,7 +167,21 @@ def read_spec(path: Path) -> dict[str, Any]:
         raise PbrlError(f"{path} is not valid YAML: {first}.") from error
     if not isinstance(spec, dict) or not spec:
         raise PbrlError(f"{path} must be a mapping with some of: {', '.join(SPEC_KEYS)}.")
+    for env_id in _env_ids(spec):
+        named_by_file(env_id, str(path))
     return spec
+
+
+def _env_ids(value: Any, named: bool = False) -> Iterator[str]:
+    """Every environment that a spec names, wherever in it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _env_ids(item, key == "env_id")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _env_ids(item, named)
+    elif named and isinstance(value, str):
+        yield value
 
 
 def expand(spec: Mapping[str, Any]) -> list[tuple[str, TrainConfig]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import subprocess
@@ -15,6 +16,7 @@ import torch
 from pbrl.algorithms import algorithm_class
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.agent import Agent
+from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
 from pbrl.training.checkpoint import latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig, from_json, read_config
@@ -47,8 +49,10 @@ class Run:
 
     @property
     def config(self) -> TrainConfig:
-        """The settings of the run."""
-        return from_json(self.info["config"], str(self.path / CONFIG), complete=True)
+        """The settings of the run, without an environment that would import a module."""
+        config = from_json(self.info["config"], str(self.path / CONFIG), complete=True)
+        own = config.env_id is not None and ":" in config.env_id
+        return dataclasses.replace(config, env_id=None) if own else config
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -57,9 +61,9 @@ class Run:
 
     @property
     def env_id(self) -> str | None:
-        """The environment the run is scored in."""
+        """The environment the run is scored in; refused where making it would import a module."""
         value = self.info["data"]["env_id"]
-        return None if value is None else str(value)
+        return named_by_file(None if value is None else str(value), str(self.path / CONFIG))
 
     @property
     def reference_scores(self) -> tuple[float, float] | None:

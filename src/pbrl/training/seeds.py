@@ -74,6 +74,8 @@ def train_seeds(
             "--run-dir", str(directories[seed]), "--seed", str(seed), "--threads", str(threads),
             "--quiet",  # nobody reads the pipe before the end, and a full one holds the seed up
         ]  # fmt: skip
+        if config.env_id is not None:  # in the words, because a file is not trusted to name code
+            command += ["--env-id", config.env_id]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         return subprocess.Popen(
             [*command, "--resume"] if resume else command,
