@@ -19,7 +19,8 @@ from pbrl.algorithms.base import Algorithm
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.data.training_data import TrainingData
 from pbrl.deploy.agent import Agent
-from pbrl.deploy.export import export_onnx
+from pbrl.deploy.agreement import check_model
+from pbrl.deploy.export import build_model, export_onnx
 from pbrl.errors import PbrlError
 
 DATA = tiny_dataset(600)
@@ -111,6 +112,47 @@ def test_an_export_that_disagrees_is_refused_and_not_written(
     with pytest.raises(PbrlError, match="actions are off"):
         export_onnx(wrong, tmp_path / "p.onnx", guard=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_networks_that_are_not_finite_are_not_exported(tmp_path: Path) -> None:
+    for part in ("policy", "critics"):
+        agent = make_agent("pbrl")
+        next(agent.algorithm.networks()[part].parameters()).data.view(-1)[0] = torch.inf
+        with pytest.raises(PbrlError, match="not finite"):
+            export_onnx(agent, tmp_path / "p.onnx", guard=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["bear", "uwac"])
+def test_near_ties_of_candidates_are_no_disagreement(name: str, tmp_path: Path) -> None:
+    """Critics that hardly look at the action: rounding alone decides which candidate is best."""
+    agent = make_agent(name)
+    main: Any = agent.algorithm.critics.main
+    with torch.no_grad():
+        main.weights[0][:, -2:] *= 1e-7
+    s = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
+    built: Any = build_model(agent)[0]
+    content = built if isinstance(built, bytes) else built.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    exported = session.run(["action"], {"observation": s})[0]
+    assert np.abs(exported - agent.act(s)).max() > 0.01  # they do choose differently
+    agent.fit_guard(DATA, steps=10)
+    report = export_onnx(agent, tmp_path / "p.onnx", observations=s)
+    assert report.action_error < 1e-5
+    # Equal values do not excuse an action that is none of the candidates.
+    agent.algorithm.parts().candidate_noise.add_(0.01)  # type: ignore[union-attr]
+    with pytest.raises(PbrlError, match="actions are off"):
+        check_model(content, agent, s)
+
+
+def test_a_worse_candidate_is_a_disagreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, other = make_agent("bear"), make_agent("bear")
+    other.algorithm.critics.main.head_weight.data *= -1  # the worst is its best
+    monkeypatch.setattr(agent, "act", other.act)
+    with pytest.raises(PbrlError, match="actions are off"):
+        export_onnx(agent, tmp_path / "p.onnx", guard=False)
 
 
 def test_size_of_the_papers_networks(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from pendulum_log import SMALL, write_log
 
@@ -136,9 +140,88 @@ def test_saved_and_loaded_guards_agree(agent: Agent, tmp_path: Path) -> None:
     s = ring_log(2, 10, seed=5).observations
     for name, values in vars(agent.guard(s)).items():
         np.testing.assert_array_equal(values, getattr(other.guard(s), name))
-    (tmp_path / "bad.safetensors").write_bytes(b"nothing")
-    with pytest.raises(PbrlError, match="damaged"):
-        Guard.load(tmp_path / "bad.safetensors")
+
+
+IMPOSSIBLE = (np.nan, np.inf, -np.inf, 3e38, -3e38, 5e37, 1e300)
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize("column", [0, 2, slice(None)], ids=str)
+def test_what_is_not_finite_lights_up_and_leaves_other_rows_alone(
+    agent: Agent, value: float, column: int | slice
+) -> None:
+    usual = ring_log(1, 9, seed=4)
+    s, a = usual.observations.astype(np.float64), usual.actions.astype(np.float64)
+    broken = s.copy()
+    broken[4, column] = value
+    for actions in (None, a):
+        before, after = agent.guard(s, actions), agent.guard(broken, actions)
+        assert after.alarm[4]
+        others = np.arange(9) != 4
+        np.testing.assert_allclose(after.score[others], before.score[others], rtol=1e-3, atol=1e-4)
+        assert agent.guard(broken[4], None if actions is None else a[4]).alarm
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_proposal_that_is_not_finite_lights_up(agent: Agent, value: float) -> None:
+    usual = ring_log(1, 3, seed=4)
+    proposed = usual.actions.copy()
+    proposed[1, 0] = value
+    assert agent.guard(usual.observations, proposed).alarm[1]
+
+
+@pytest.mark.parametrize("part", ["policy", "critics", "guard", "quantiles"])
+def test_numbers_lost_in_memory_light_up(part: str) -> None:
+    config = PBRLConfig(ensemble_size=2, hidden=(8,), policy_hidden=(8,))
+    agent, log = Agent(PBRL(config, 3, 2), Preprocessing.identity(3, 2)), ring_log(12, 10)
+    guard = agent.fit_guard(log, steps=20)
+    assert not agent.guard(log.observations).alarm.all()
+    if part == "quantiles":
+        guard.own[:], guard.proposed[:] = np.nan, np.nan
+    else:
+        network = guard.model if part == "guard" else agent.algorithm.networks()[part]
+        for value in network.state_dict().values():
+            value.fill_(torch.nan)
+    assert agent.guard(log.observations).alarm.all()
+    if part != "policy":  # which has no say in what others propose
+        assert agent.guard(log.observations, log.actions).alarm.all()
+
+
+def test_a_guard_of_lost_numbers_cannot_be_made(agent: Agent) -> None:
+    broken = PBRL(agent.algorithm.config, 3, 2)
+    for value in broken.networks()["critics"].state_dict().values():
+        value.fill_(torch.nan)
+    with pytest.raises(PbrlError, match="not finite"):
+        fit_guard(broken, agent.preprocessing, ring_log(12, 10), steps=5)
+    guard = agent.require_guard()
+    for name in ("own", "proposed", "uncertainty"):
+        grid = getattr(guard, name).copy()
+        grid[500] = np.nan
+        with pytest.raises(PbrlError, match="not finite"):
+            replace(guard, **{name: grid})
+
+
+def test_damaged_and_old_files_are_refused(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "g.safetensors"
+    agent.require_guard().save(path)
+    sound = path.read_bytes()
+    (header,) = struct.unpack("<Q", sound[:8])
+    for place in (8 + header + 40, len(sound) // 2, len(sound) - 3):  # weights and quantiles
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 4]) + sound[place + 1 :])
+        with pytest.raises(PbrlError, match="checksum"):
+            Guard.load(path)
+    for content in (b"nothing", sound[:-1], sound[:100]):
+        path.write_bytes(content)
+        with pytest.raises(PbrlError, match="damaged"):
+            Guard.load(path)
+    path.write_bytes(sound)
+    with safetensors.safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["guard"])
+    del about["sha256"]
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(tensors, path, {"guard": json.dumps(about)})
+    with pytest.raises(PbrlError, match="without a checksum"):
+        Guard.load(path)
 
 
 def test_same_seed_same_guard() -> None:
@@ -157,8 +240,15 @@ def test_a_run_makes_its_guard_on_first_use_and_keeps_it(tmp_path: Path) -> None
     assert np.isfinite(reading.score)
     kept = list((run.path / "guards").iterdir())
     assert [path.name for path in kept] == ["step_000000005.safetensors"]
+    content = kept[0].read_bytes()
+    kept[0].write_bytes(content[:-8] + b"\xff" * 8)  # damaged: fitted again
+    assert run.agent().guard(np.zeros(4)).score == reading.score
+    assert kept[0].read_bytes() == content
     log.unlink()  # the data are needed once
     assert run.agent().guard(np.zeros(4)).score == reading.score
+    kept[0].write_bytes(content[:-8] + b"\xff" * 8)
+    with pytest.raises(PbrlError, match=r"checksum.*fit_guard"):
+        run.agent().guard(np.zeros(4))
     kept[0].unlink()
     with pytest.raises(PbrlError, match="fit_guard"):
         run.agent().guard(np.zeros(4))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from algorithm_tester import tiny_dataset
 from test_export import DATA, make_agent
 
 from pbrl.deploy.agent import Agent
 from pbrl.deploy.export import export_onnx
-from pbrl.deploy.onnx_policy import OnnxPolicy
+from pbrl.deploy.onnx_policy import CHECKSUM_SPACE, OnnxPolicy, with_checksum
 from pbrl.errors import PbrlError
 
 FAR = np.full(3, 50, np.float32)
@@ -75,6 +80,124 @@ def test_fallback_takes_over_where_the_light_is_on(agent: Agent, exported: Path)
     np.testing.assert_array_equal(eager.action, eager.policy_action)
 
 
+IMPOSSIBLE = (np.nan, np.inf, -np.inf, 3e38, -3e38, 5e37, 1e300)
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize("column", [0, slice(None)], ids=str)
+def test_what_is_not_finite_is_an_alarm_and_the_fallback_acts(
+    exported: Path, value: float, column: int | slice
+) -> None:
+    safe = np.array([0.25, 0.75], np.float32)
+    policy = OnnxPolicy(exported, fallback=lambda observation: safe)
+    s = DATA.observations[:5].astype(np.float64)
+    usual = policy.decide(s)
+    s[2, column] = value
+    decision = policy.decide(s)
+    assert decision.alarm[2]
+    np.testing.assert_array_equal(decision.action[2], safe)
+    np.testing.assert_array_equal(decision.alarm[[0, 1, 3, 4]], usual.alarm[[0, 1, 3, 4]])
+    np.testing.assert_allclose(decision.action[[0, 1, 3, 4]], usual.action[[0, 1, 3, 4]], atol=1e-6)
+    assert policy.decide(s[2]).alarm
+    np.testing.assert_array_equal(policy(s[2]), safe)
+    assert policy.judge(s, DATA.actions[:5]).alarm[2]
+    # Without a fallback the light is on all the same, and a bare action is refused.
+    alone = OnnxPolicy(exported)
+    assert alone.decide(s).alarm[2]
+    if not abs(value) < 1e100:
+        with pytest.raises(PbrlError, match="NaN"):
+            alone(s)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_proposal_that_is_not_finite_is_an_alarm(exported: Path, value: float) -> None:
+    s, a = DATA.observations[:3], DATA.actions[:3].copy()
+    a[1, 0], a[2] = value, value
+    assert OnnxPolicy(exported).judge(s, a).alarm[1:].all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 5e37])
+def test_the_graph_itself_scores_infinity(exported: Path, value: float) -> None:
+    """onnxruntime alone, without this package around it."""
+    session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+    s = DATA.observations[:3].copy()
+    s[1] = value
+    a = DATA.actions[:3].copy()
+    a[2, 1] = np.nan  # half a proposal
+    for feed in ({"observation": s}, {"observation": s, "proposed_action": a}):
+        (score,) = session.run(["guard_score"], feed)
+        assert score[1] == np.inf
+        assert np.isfinite(score[0])
+        assert np.isfinite(score[2]) == ("proposed_action" not in feed)
+
+
+def test_the_graph_scores_infinity_where_its_weights_are_lost(exported: Path) -> None:
+    model = onnx.load(exported)
+    found = set()
+    for place, tensor in enumerate(model.graph.initializer):
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype != np.float32 or values.ndim < 2 or not np.isfinite(values).all():
+            continue
+        poisoned = onnx.ModelProto()
+        poisoned.CopyFrom(model)
+        lost = onnx.numpy_helper.from_array(np.full_like(values, np.nan), tensor.name)
+        poisoned.graph.initializer[place].CopyFrom(lost)
+        content = poisoned.SerializeToString()
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        feed = {"observation": DATA.observations[:4], "proposed_action": DATA.actions[:4]}
+        score = session.run(["guard_score"], feed)[0]
+        found.add(bool((score == np.inf).all()))
+        with pytest.raises(PbrlError, match="checksum"):
+            OnnxPolicy(content)
+    assert found == {True}
+
+
+def rewritten(path: Path, **changes: object) -> bytes:
+    """An exported file with other metadata, and a checksum that fits them."""
+    model = onnx.load(path)
+    for entry in model.metadata_props:
+        if entry.key == "pbrl":
+            entry.value = json.dumps(json.loads(entry.value) | changes)
+        elif entry.key == "sha256":
+            entry.value = CHECKSUM_SPACE
+    return with_checksum(model.SerializeToString())
+
+
+def test_damaged_files_are_refused(exported: Path) -> None:
+    assert OnnxPolicy(rewritten(exported)).guarded
+    grid = OnnxPolicy(exported).metadata["guard_quantiles_own"]
+    odd: tuple[object, ...] = (
+        [float("nan"), *grid[1:]],
+        [*grid[:-1], float("inf")],
+        grid[::-1],
+        [],
+        None,
+        "x",
+    )
+    for name in ("guard_quantiles_own", "guard_quantiles_proposed", "uncertainty_quantiles"):
+        for values in odd:
+            with pytest.raises(PbrlError, match="damaged"):
+                OnnxPolicy(rewritten(exported, **{name: values}))
+    sound = exported.read_bytes()
+    for place in (len(sound) // 3, len(sound) // 2, 2 * len(sound) // 3):
+        with pytest.raises(PbrlError, match=r"checksum|cannot read"):
+            OnnxPolicy(sound[:place] + bytes([sound[place] ^ 16]) + sound[place + 1 :])
+    model = onnx.load(exported)
+    kept = [entry for entry in model.metadata_props if entry.key != "sha256"]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    with pytest.raises(PbrlError, match="no checksum"):
+        OnnxPolicy(model.SerializeToString())
+
+
+def test_a_fallback_must_answer(exported: Path) -> None:
+    answers: tuple[Any, ...] = (np.full(2, np.nan), np.zeros(3), "stop", None)
+    for answer in answers:
+        policy = OnnxPolicy(exported, fallback=partial(lambda given, observation: given, answer))
+        with pytest.raises(PbrlError, match="fallback must return 2"):
+            policy(FAR)
+
+
 def test_runs_without_torch(exported: Path) -> None:
     code = (
         "import sys, numpy as np\n"
@@ -103,14 +226,19 @@ def test_bad_files_and_input_get_a_sentence(exported: Path, tmp_path: Path) -> N
         OnnxPolicy(exported, quantile=1)
 
 
-def test_a_file_without_guard_never_alarms(agent: Agent, tmp_path: Path) -> None:
+def test_a_file_without_guard_alarms_at_lost_numbers_alone(agent: Agent, tmp_path: Path) -> None:
     export_onnx(agent, tmp_path / "p.onnx", guard=False)
     policy = OnnxPolicy(tmp_path / "p.onnx")
     decision = policy.decide(FAR)
     assert not policy.guarded
     assert not decision.alarm
+    assert policy.decide(np.full(3, np.nan)).alarm
+    assert policy.decide(np.full(3, 3e38)).alarm
     assert np.isnan(decision.percentile)
     assert decision.uncertainty > 0
     export_onnx(make_agent("bc"), tmp_path / "bc.onnx", guard=False)
+    plain = OnnxPolicy(tmp_path / "bc.onnx")
+    assert plain.decide(np.array([0, np.nan, 0])).alarm
+    assert not plain.decide(FAR).alarm
     with pytest.raises(PbrlError, match="judge no action"):
-        OnnxPolicy(tmp_path / "bc.onnx").judge(FAR, np.zeros(2))
+        plain.judge(FAR, np.zeros(2))

@@ -27,8 +27,7 @@ def measure_decision(variant: Variant, dataset: TransitionDataset) -> dict[str, 
     maps = Preprocessing.fit(dataset, normalize_observations=False)
     algorithm = algorithm_class(variant.algorithm)(variant.config, *SIZES)
     agent = Agent(algorithm, maps)
-    content = build_model(agent, fit_guard(algorithm, maps, dataset, steps=20))[0]
-    model = content.SerializeToString()
+    model = build_model(agent, fit_guard(algorithm, maps, dataset, steps=20))[0]
     policy = OnnxPolicy(model, threads=1)
     times = []
     for observation in dataset.observations[: DECISIONS + 50]:

@@ -88,6 +88,9 @@ class Agent:
         The first call of an agent that comes from a run fits the guard on the run's data (some
         seconds) and keeps it beside the run; otherwise call ``fit_guard`` first.
 
+        What is not finite, among the observations or in what the networks make of them, is no
+        error here but an alarm: this is what a light is for.
+
         Args:
             observations: ``[S]`` or ``[B, S]``.
             actions: judge these instead of the policy's own, ``[A]`` or ``[B, A]``.
@@ -96,17 +99,19 @@ class Agent:
         if not 0 < quantile < 1:
             raise PbrlError(f"quantile must lie between 0 and 1, got {quantile}.")
         guard = self.require_guard()
-        if actions is None:
-            states, single = self._observations(observations)
-            units = None
-        else:
-            states, units, single = self._pairs(observations, actions)
-        judged, u, score = guard.read(self.algorithm, states, units)
+        units = None
+        with np.errstate(over="ignore", invalid="ignore"):  # they end in an alarm
+            if actions is None:
+                states, single = self._observations(observations, finite=False)
+            else:
+                states, units, single = self._pairs(observations, actions, finite=False)
+            judged, u, score = guard.read(self.algorithm, states, units)
+            raw = self.preprocessing.raw_actions(judged.cpu().numpy())
         scores = _numpy(score)
         uncertainty = np.full_like(scores, np.nan) if u is None else _numpy(u)
-        raw = self.preprocessing.raw_actions(judged.cpu().numpy())
         rank = percentile(guard.own if units is None else guard.proposed, scores)
-        u_rank, alarm = percentile(guard.uncertainty, uncertainty), rank > 100 * quantile
+        u_rank = percentile(guard.uncertainty, uncertainty)
+        alarm = ~(rank <= 100 * quantile)  # NaN is an alarm
         reading = Reading(raw, uncertainty, u_rank, scores, rank, alarm)
         return reading.first() if single else reading
 
@@ -136,15 +141,17 @@ class Agent:
         )
         return self.fitted_guard
 
-    def _observations(self, observations: ArrayLike) -> tuple[Tensor, bool]:
-        batch, single = _as_batch(observations, self.observation_dim, "observations")
+    def _observations(self, observations: ArrayLike, finite: bool = True) -> tuple[Tensor, bool]:
+        batch, single = _as_batch(observations, self.observation_dim, "observations", finite)
         return torch.from_numpy(self.preprocessing.observations(batch)).to(
             self.algorithm.device
         ), single
 
-    def _pairs(self, observations: ArrayLike, actions: ArrayLike) -> tuple[Tensor, Tensor, bool]:
-        states, single = self._observations(observations)
-        raw, single_action = _as_batch(actions, self.action_dim, "actions")
+    def _pairs(
+        self, observations: ArrayLike, actions: ArrayLike, finite: bool = True
+    ) -> tuple[Tensor, Tensor, bool]:
+        states, single = self._observations(observations, finite)
+        raw, single_action = _as_batch(actions, self.action_dim, "actions", finite)
         if single != single_action or len(states) != len(raw):
             raise PbrlError(
                 f"observations {np.shape(observations)} and actions {np.shape(actions)} must have "
@@ -154,14 +161,15 @@ class Agent:
         return states, units, single
 
 
-def _as_batch(values: ArrayLike, size: int, what: str) -> tuple[Floats, bool]:
+def _as_batch(values: ArrayLike, size: int, what: str, finite: bool) -> tuple[Floats, bool]:
     try:
-        array = np.asarray(values, np.float32)
+        with np.errstate(over="ignore"):  # too large for float32 is infinite
+            array = np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise PbrlError(f"{what} must be numbers of shape [{size}] or [B, {size}].") from error
     if array.ndim not in (1, 2) or array.shape[-1] != size:
         raise PbrlError(f"{what} must have shape [{size}] or [B, {size}], got {list(array.shape)}.")
-    if not np.isfinite(array).all():
+    if finite and not np.isfinite(array).all():
         raise PbrlError(f"{what} contain NaN or infinite values; remove them before asking.")
     return np.ascontiguousarray(np.atleast_2d(array)), array.ndim == 1
 

@@ -14,11 +14,15 @@ The guard's score follows the action where one is proposed, else the state; the 
 join in beyond their 99th percentile. Raw U alone is a poor light, because it differs more between
 states than between actions; docs/trust.md has the figures that led to this choice.
 
+A light that fails must fail on: what is not finite, coming in or computed from it, scores infinity,
+and a score that cannot be compared is an alarm.
+
 Shapes: B rows, S observation and A action dimensions, M prototypes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
 from pbrl.algorithms.base import Algorithm
@@ -40,7 +44,7 @@ from pbrl.nn.policy import MLP
 
 Floats = NDArray[np.float32]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # from 2 on with a checksum
 PROTOTYPES = 2048
 CALIBRATION_ROWS = 5000
 QUANTILES = np.linspace(0, 1, 1001)
@@ -148,28 +152,33 @@ class GuardModel(nn.Module):
 
         The measurement that answers the question leads: the action's where one is proposed, else
         the state's. The others only count beyond the 99th percentile of logged data, so that their
-        ordinary ups and downs do not drown it.
+        ordinary ups and downs do not drown it. Where anything is not finite, the score is infinite:
+        a comparison with NaN is false, and would read as "all is well".
         """
+        sound = torch.isfinite(observations).all(1)
         parts = [(0, self.state(observations))]
         if uncertainty is not None:
             parts.append((1, uncertainty))
         if actions is not None:
+            sound &= torch.isfinite(actions).all(1)
             parts.insert(0, (2, self.action(observations, actions)))
         first, *others = [(value - self.medians[i]) / self.spreads[i] for i, value in parts]
+        sound &= torch.isfinite(first)
         for other in others:
+            sound &= torch.isfinite(other)
             first = torch.maximum(first, torch.where(other > 1, other, LARGE_NEGATIVE))
-        return first
+        return torch.where(sound, first, torch.inf)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A fitted guard.
+    """A fitted guard; one that holds numbers which are not finite cannot be made.
 
     Attributes:
         model: computes the scores.
         own: quantiles of the score of the policy's own actions at held-out states, ``[1001]``.
         proposed: quantiles of the score of held-out logged actions, ``[1001]``.
-        uncertainty: quantiles of U over training data, ``[1001]``; NaN without critics.
+        uncertainty: quantiles of U over training data, ``[1001]``; all NaN without critics.
         about: where it was fitted: data fingerprint, step.
     """
 
@@ -179,6 +188,20 @@ class Guard:
     uncertainty: NDArray[np.float64]
     about: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        tensors = self._tensors()
+        for name, value in tensors.items():
+            if not bool(torch.isfinite(value).all()):
+                raise PbrlError(
+                    f"The guard's '{name}' holds values that are not finite; the data or the "
+                    "networks it comes from are damaged."
+                )
+            if not name.startswith("model/") and bool((value.diff() < 0).any()):
+                raise PbrlError(f"The guard's '{name}' are no quantiles: they do not rise.")
+        for name in ("scale", "spreads"):
+            if not bool((tensors[f"model/{name}"] > 0).all()):
+                raise PbrlError(f"The guard's '{name}' must be positive.")
+
     @torch.no_grad()
     def read(
         self, algorithm: Algorithm, observations: Tensor, actions: Tensor | None
@@ -186,29 +209,46 @@ class Guard:
         """Judged actions ``[B, A]``, U ``[B]`` or None, and scores ``[B]``, in network units."""
         judged = algorithm.act(observations) if actions is None else actions
         u = algorithm.uncertainty(observations, judged) if algorithm.has_critics else None
-        return judged, u, self.model.score(observations, u, actions)
+        score = self.model.score(observations, u, actions)
+        return judged, u, torch.where(torch.isfinite(judged).all(1), score, torch.inf)
 
-    def save(self, path: Path) -> None:
-        """Write everything as safetensors."""
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything that is kept, by name; quantiles of U only where there are critics."""
         tensors = {f"model/{k}": v.contiguous() for k, v in self.model.state_dict().items()}
         for name in ("own", "proposed", "uncertainty"):
-            tensors[name] = torch.from_numpy(getattr(self, name).copy())
-        about = {
+            grid = getattr(self, name)
+            if name != "uncertainty" or not np.isnan(grid).all():
+                tensors[name] = torch.from_numpy(grid.copy())
+        return tensors
+
+    def save(self, path: Path) -> None:
+        """Write everything as safetensors, with a checksum."""
+        tensors = {name: value.cpu() for name, value in self._tensors().items()}
+        about: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "hidden": list(self.model.hidden),
             "about": self.about,
         }
+        about["sha256"] = _checksum(about, tensors)
         temporary = path.with_name(path.name + ".tmp")
         save_file(tensors, temporary, {"guard": json.dumps(about)})
         temporary.replace(path)
 
     @staticmethod
     def load(path: Path) -> Guard:
-        """The inverse of ``save``."""
+        """The inverse of ``save``; a file that is damaged or has no checksum is refused."""
         try:
             with safe_open(path, "pt") as file:
-                about = json.loads((file.metadata() or {})["guard"])
+                about = dict(json.loads((file.metadata() or {})["guard"]))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            known = about.pop("sha256", None)
+            if known is None:
+                raise PbrlError(
+                    f"{path} is a guard without a checksum, as an older pbrl wrote it; delete the "
+                    "file, and the guard is fitted again from the data."
+                )
+            if known != _checksum(about, tensors):
+                raise PbrlError(f"{path} is damaged: it does not match its checksum.")
             weights = {
                 k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")
             }
@@ -217,14 +257,21 @@ class Guard:
             model = GuardModel(s, a, m, tuple(about["hidden"]))
             model.load_state_dict(weights)
             model.requires_grad_(False)
-            grids = {k: tensors[k].numpy() for k in ("own", "proposed", "uncertainty")}
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            nothing = torch.full((len(QUANTILES),), torch.nan, dtype=torch.float64)
+            grids = {k: tensors[k].numpy() for k in ("own", "proposed")}
+            grids["uncertainty"] = tensors.get("uncertainty", nothing).numpy()
+            return Guard(model, **grids, about=dict(about["about"]))
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PbrlError(f"{path} is no guard of pbrl, or damaged ({error}).") from error
-        return Guard(model, **grids, about=about["about"])
+
+
+def _checksum(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of the description and of the tensors as safetensors writes them."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode() + save(tensors)).hexdigest()
 
 
 def percentile(grid: NDArray[np.float64], values: NDArray[Any]) -> Floats:
-    """Percentile of each value in a grid of quantiles, 0 to 100."""
+    """Percentile of each value in a grid of quantiles, 0 to 100; NaN where there is none."""
     if np.isnan(grid).any():
         return np.full(np.shape(values), np.nan, np.float32)
     return np.asarray(100 * np.interp(values, grid, QUANTILES), np.float32)
@@ -332,7 +379,8 @@ def _unit(
 
 
 def _grid(values: Tensor) -> NDArray[np.float64]:
-    return np.asarray(np.quantile(values.double().cpu().numpy(), QUANTILES), np.float64)
+    with np.errstate(invalid="ignore"):  # what is not finite is refused by Guard itself
+        return np.asarray(np.quantile(values.double().cpu().numpy(), QUANTILES), np.float64)
 
 
 def _fit_behaviour(

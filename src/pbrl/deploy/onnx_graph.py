@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from pbrl.errors import optional_import
+from pbrl.errors import PbrlError, optional_import
 from pbrl.nn.critics import Critics
 from pbrl.nn.ensemble import EnsembleMLP
 from pbrl.nn.policy import LOG_STD_RANGE, MLP
@@ -32,13 +32,29 @@ class Graph:
         self.initializers: list[Any] = []
 
     def constant(self, value: ArrayLike | Tensor, name: str = "", dtype: Any = np.float32) -> str:
-        """A stored tensor."""
+        """A stored tensor, which must be finite."""
         if isinstance(value, Tensor):
             value = value.detach().cpu().numpy()
-        array = np.ascontiguousarray(np.asarray(value, dtype))
-        name = name or f"c{len(self.initializers)}"
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(np.asarray(value, dtype))
+        if not np.isfinite(array).all():
+            raise PbrlError(
+                "The agent's weights or maps hold values that are not finite; not exported. "
+                "Take an earlier checkpoint, or train again."
+            )
         # ascontiguousarray turns scalars into [1]; their shape matters for broadcasting of axes.
-        array = array.reshape(np.shape(value))
+        return self._store(array.reshape(np.shape(value)), name)
+
+    def default(self, name: str, value: NDArray[Any]) -> str:
+        """What an optional input is where it is not given."""
+        return self._store(value.astype(np.float32), name)
+
+    def infinity(self) -> str:
+        """The number no measurement reaches."""
+        return self._store(np.array(np.inf, np.float32))
+
+    def _store(self, array: NDArray[Any], name: str = "") -> str:
+        name = name or f"c{len(self.initializers)}"
         self.initializers.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
@@ -57,6 +73,10 @@ class Graph:
         """``x * factor + offset``."""
         scaled = self.node("Mul", x, self.constant(factor))
         return self.node("Add", scaled, self.constant(offset), name=name)
+
+    def doubt(self, x: str) -> str:
+        """``[N, C] -> [N]``: 0 where a row is finite, NaN where it is not."""
+        return self.node("ReduceSum", self.node("Sub", x, x), self.axes(1), keepdims=0)
 
     # ---------------------------------------------------------------- networks
 

@@ -4,12 +4,16 @@
     action = policy(observation)            # the fallback's where the light is on
     decision = policy.decide(observation)   # action, uncertainty, percentile, alarm
 
+A light that fails must fail on: what is not finite, in an observation or in what the networks make
+of it, is an alarm, and a file that was changed after its export is refused.
+
 This module imports nothing heavy; it can also be copied out of the package and used on its own
 together with ``pbrl/errors.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +28,9 @@ from pbrl.errors import PbrlError, optional_import
 Floats = NDArray[np.float32]
 # A raw observation [S] -> a raw action [A].
 Fallback = Callable[[Floats], ArrayLike]
+# Stands in a file for its checksum while that is computed.
+CHECKSUM_SPACE = "the SHA-256 of this file with these words in place of it".ljust(64, ".")
+GRIDS = ("guard_quantiles_own", "guard_quantiles_proposed", "uncertainty_quantiles")
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class Decision:
         percentile: percentile of that U among the training data's; NaN where not exported.
         score: the guard's score; NaN where no guard was exported.
         score_percentile: its percentile among held-out logged data.
-        alarm: whether that is above the chosen quantile.
+        alarm: whether that is above the chosen quantile, or anything here or in the observation
+            is not finite.
     """
 
     action: Floats
@@ -76,29 +84,28 @@ class OnnxPolicy:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        source = model if isinstance(model, bytes) else str(model)
-        if not isinstance(model, bytes) and not Path(model).is_file():
-            raise PbrlError(f"There is no file {model}; write one with 'pbrl export'.")
+        content = model if isinstance(model, bytes) else _read(Path(model))
+        name = "the model" if isinstance(model, bytes) else str(model)
         try:
             self._session = runtime.InferenceSession(
-                source, options, providers=["CPUExecutionProvider"]
+                content, options, providers=["CPUExecutionProvider"]
             )
             found = self._session.get_modelmeta().custom_metadata_map
-            self.metadata: dict[str, Any] = json.loads(found["pbrl"])
-        except KeyError as error:
-            raise PbrlError(f"{model!r} was not written by 'pbrl export'.") from error
         except Exception as error:  # onnxruntime's own exceptions have no common base
-            name = "the model" if isinstance(model, bytes) else str(model)
             raise PbrlError(f"onnxruntime cannot read {name}: {error}") from error
+        self.metadata: dict[str, Any] = _checked_metadata(content, found, name)
         self.quantile, self.fallback = quantile, fallback
-        self.observation_dim = int(self.metadata["observation_dim"])
-        self.action_dim = int(self.metadata["action_dim"])
         self._names = [output.name for output in self._session.get_outputs()]
-        self._grids = {
-            name: np.array(self.metadata[name], np.float64)
-            for name in ("guard_quantiles_own", "guard_quantiles_proposed", "uncertainty_quantiles")
-            if name in self.metadata
-        }
+        try:
+            self.observation_dim = int(self.metadata["observation_dim"])
+            self.action_dim = int(self.metadata["action_dim"])
+            self._grids = {
+                grid: _quantiles(self.metadata[grid])
+                for grid in GRIDS
+                if grid in self.metadata or (self.guarded and grid != "uncertainty_quantiles")
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise PbrlError(f"{name} is damaged ({error}); export it again.") from error
 
     @property
     def guarded(self) -> bool:
@@ -106,8 +113,19 @@ class OnnxPolicy:
         return "guard_score" in self._names
 
     def __call__(self, observations: ArrayLike) -> Floats:
-        """What to do, ``[S] -> [A]`` or ``[B, S] -> [B, A]``."""
-        return self.decide(observations).action
+        """What to do, ``[S] -> [A]`` or ``[B, S] -> [B, A]``.
+
+        Where observations are not finite and there is no fallback, nobody can say: PbrlError.
+        """
+        decision = self.decide(observations)
+        if self.fallback is None:
+            sound = np.isfinite(_rows(observations, self.observation_dim, "observations")[0]).all()
+            if not sound or not np.isfinite(decision.action).all():
+                raise PbrlError(
+                    "observations contain NaN, infinite or impossibly large values, and there is "
+                    "no fallback to answer them: OnnxPolicy(file, fallback=...)."
+                )
+        return decision.action
 
     def decide(self, observations: ArrayLike) -> Decision:
         """The policy's decision with uncertainty and light, for ``[S]`` or ``[B, S]``."""
@@ -146,12 +164,14 @@ class OnnxPolicy:
         u, score = out.get("uncertainty", nothing), out.get("guard_score", nothing)
         grid = "guard_quantiles_own" if a is None else "guard_quantiles_proposed"
         rank = self._percentile(grid, score)
-        alarm = rank > 100 * self.quantile  # NaN, where there is no guard, is never an alarm
+        sound = _finite_rows(s, *out.values(), *([] if a is None else [a]))
+        # Written so that a NaN among the ranks is an alarm; without a guard all ranks are NaN.
+        alarm = ~sound | ~(rank <= 100 * self.quantile) if self.guarded else ~sound
         own = out["action"]
         action = own.copy() if a is None else a.copy()
         if self.fallback is not None:
             for i in np.flatnonzero(alarm):
-                action[i] = np.asarray(self.fallback(s[i]), np.float32)
+                action[i] = self._instead(s[i])
         parts: dict[str, Any] = {
             "action": action,
             "policy_action": own,
@@ -164,6 +184,16 @@ class OnnxPolicy:
         }
         return Decision(**{k: v[0] if single else v for k, v in parts.items()})
 
+    def _instead(self, observation: Floats) -> Floats:
+        """The fallback's action, ``[S] -> [A]``."""
+        assert self.fallback is not None
+        action = _numbers(self.fallback(observation), f"The fallback must return {self.action_dim}")
+        if action.size != self.action_dim or not np.isfinite(action).all():
+            raise PbrlError(
+                f"The fallback must return {self.action_dim} finite numbers, got {action.tolist()}."
+            )
+        return action.reshape(self.action_dim)
+
     def _percentile(self, grid: str, values: Floats) -> Floats:
         if grid not in self._grids:
             return np.full(len(values), np.nan, np.float32)
@@ -172,13 +202,64 @@ class OnnxPolicy:
         return np.asarray(np.interp(values, quantiles, shares), np.float32)
 
 
-def _rows(values: ArrayLike, size: int, what: str) -> tuple[Floats, bool]:
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise PbrlError(f"There is no file {path}; write one with 'pbrl export'.")
     try:
-        array = np.asarray(values, np.float32)
+        return path.read_bytes()
+    except OSError as error:
+        raise PbrlError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def with_checksum(content: bytes) -> bytes:
+    """A model whose metadata hold ``CHECKSUM_SPACE``, with the checksum in its place."""
+    digest = hashlib.sha256(content).hexdigest()
+    return content.replace(CHECKSUM_SPACE.encode(), digest.encode())
+
+
+def _checked_metadata(content: bytes, found: dict[str, str], name: str) -> dict[str, Any]:
+    """What ``pbrl export`` wrote about the model, or PbrlError where the file is not as written."""
+    if "pbrl" not in found:
+        raise PbrlError(f"{name} was not written by 'pbrl export'.")
+    if "sha256" not in found:
+        raise PbrlError(f"{name} has no checksum, as an older pbrl wrote it; export it again.")
+    written = content.replace(found["sha256"].encode(), CHECKSUM_SPACE.encode())
+    if hashlib.sha256(written).hexdigest() != found["sha256"]:
+        raise PbrlError(
+            f"{name} does not match its checksum: it was damaged or changed after its export; "
+            "export it again."
+        )
+    try:
+        return dict(json.loads(found["pbrl"]))
     except (TypeError, ValueError) as error:
-        raise PbrlError(f"{what} must be numbers of shape [{size}] or [B, {size}].") from error
+        raise PbrlError(f"{name} is damaged ({error}); export it again.") from error
+
+
+def _quantiles(values: Any) -> NDArray[np.float64]:
+    """A grid of quantiles, which must be finite and rise."""
+    grid = np.array(values, np.float64)
+    if grid.ndim != 1 or len(grid) < 2 or not np.isfinite(grid).all() or (np.diff(grid) < 0).any():
+        raise ValueError("its quantiles are no rising finite numbers")
+    return grid
+
+
+def _finite_rows(*arrays: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows that are finite in all of these, ``[B]`` or ``[B, C]`` each, ``-> [B]``."""
+    sound = [np.isfinite(x).reshape(len(x), -1).all(1) for x in arrays]
+    return np.asarray(np.logical_and.reduce(sound))
+
+
+def _numbers(values: ArrayLike, must: str) -> Floats:
+    try:
+        with np.errstate(over="ignore"):  # too large for float32 is infinite
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise PbrlError(f"{must} numbers.") from error
+
+
+def _rows(values: ArrayLike, size: int, what: str) -> tuple[Floats, bool]:
+    shape = f"shape [{size}] or [B, {size}]"
+    array = _numbers(values, f"{what} of {shape} must be")
     if array.ndim not in (1, 2) or array.shape[-1] != size:
-        raise PbrlError(f"{what} must have shape [{size}] or [B, {size}], got {list(array.shape)}.")
-    if not np.isfinite(array).all():
-        raise PbrlError(f"{what} contain NaN or infinite values; the policy cannot answer them.")
+        raise PbrlError(f"{what} must have {shape}, got {list(array.shape)}.")
     return np.ascontiguousarray(np.atleast_2d(array)), array.ndim == 1

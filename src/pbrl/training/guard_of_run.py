@@ -21,11 +21,24 @@ def guard_file(run_path: Path, step: int) -> Path:
 
 
 def guard_of_run(agent: Agent, run_path: Path, step: int) -> Guard:
-    """The kept guard of this checkpoint, or a new one fitted on the run's data."""
-    path = guard_file(run_path, step)
+    """The kept guard of this checkpoint, or a new one fitted on the run's data.
+
+    A file that is damaged, has no checksum or belongs to other data is fitted anew: the same data
+    and networks give the same guard.
+    """
+    path, trouble = guard_file(run_path, step), ""
     if path.exists():
-        return Guard.load(path)
-    guard = agent.fit_guard(training_dataset(agent.info))
+        try:
+            guard = Guard.load(path)
+            if guard.about.get("data_fingerprint") == agent.info["data"]["fingerprint"]:
+                return guard
+            trouble = f"{path} was fitted on other data than the run's. "
+        except PbrlError as error:
+            trouble = f"{error} "
+    try:
+        guard = agent.fit_guard(training_dataset(agent.info))
+    except PbrlError as error:
+        raise PbrlError(f"{trouble}{error}") from error
     guard.about["step"] = step
     try:
         path.parent.mkdir(exist_ok=True)
