@@ -29,12 +29,11 @@ def chart(name: str, title: str, traces: list[dict[str, Any]], x: str, y: str) -
     entries = sum(trace.get("showlegend", True) for trace in traces)
     height = 400 + 20 * max(0, entries - 3)  # long legends grow downwards
     layout = {
-        "title": {"text": html.escape(title), "x": 0, "xanchor": "left", "font": {"size": 15}},
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
         "hovermode": "x unified" if entries <= 8 else "closest",
         "legend": {"orientation": "h", "y": -60 / 280},
-        "margin": {"l": 60, "r": 15, "t": 40, "b": 50},
+        "margin": {"l": 60, "r": 15, "t": 30, "b": 50},
         "height": height,
     }
     return {"id": name, "title": title, "traces": traces, "layout": layout}

@@ -25,6 +25,8 @@ _NOT_A_DIFFERENCE = {
     "seed", "dataset", "run_dir", "threads", "device", "tensorboard", "wandb", "preset",
     "checkpoint_every", "keep_every", "log_every", "tune_allocator", "env_id", "clip_actions",
 }  # fmt: skip
+# A longer name of a system gives way to a number, and stands once in a list.
+LONGEST_NAME = 32
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class ReportRun:
     """One run of a report.
 
     Attributes:
-        result: its scores and metrics, under its system's label.
+        result: its scores and metrics, under its system's name.
+        described: that name in full: the algorithm and the settings in which it differs.
         finished: whether it reached its last step.
         steps: gradient steps of the whole run.
         steps_per_second: median over its records.
@@ -41,6 +44,7 @@ class ReportRun:
     """
 
     result: RunResult
+    described: str
     finished: bool
     steps: int
     steps_per_second: float | None
@@ -71,7 +75,22 @@ def read_runs(directories: Iterable[Path]) -> list[ReportRun]:
     """Read runs and name their systems."""
     runs = [Run.open(path) for path in directories]
     labels = system_labels(runs)
-    return [_read(run, label) for run, label in zip(runs, labels, strict=True)]
+    names = short_names(labels)
+    return [_read(run, names[label], label) for run, label in zip(runs, labels, strict=True)]
+
+
+def short_names(labels: Iterable[str]) -> dict[str, str]:
+    """A name that fits a table and a legend for every label: itself, or the algorithm, numbered."""
+    names: dict[str, str] = {}
+    numbers: Counter[str] = Counter()
+    for label in dict.fromkeys(labels):
+        algorithm = label.split(" ")[0]
+        if len(label) > LONGEST_NAME:
+            numbers[algorithm] += 1
+            names[label] = f"{algorithm} #{numbers[algorithm]}"
+        else:
+            names[label] = label
+    return names
 
 
 def system_labels(runs: Sequence[Run]) -> list[str]:
@@ -105,9 +124,9 @@ def _text(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _read(run: Run, label: str) -> ReportRun:
+def _read(run: Run, name: str, described: str) -> ReportRun:
     names = [f"{what}_{kind}" for kind in KINDS for what in ("q", "u")]
-    result = read_result(label, run.info["data"]["name"], run, names)
+    result = read_result(name, run.info["data"]["name"], run, names)
     records = run.metrics()
     rates = [r["steps_per_second"] for r in records if "steps_per_second" in r]
     probes: dict[str, list[tuple[int, float]]] = {}
@@ -122,6 +141,7 @@ def _read(run: Run, label: str) -> ReportRun:
                     )
     return ReportRun(
         result,
+        described,
         run.summary is not None,
         run.config.steps,
         float(np.median(rates)) if rates else None,

@@ -43,7 +43,7 @@ def render(runs: Sequence[ReportRun], title: str = "pbrl report") -> str:
         groups.setdefault((run.result.dataset, run.result.label), []).append(run)
     drawn: list[dict[str, Any]] = []
     sections = [
-        _section("Scores", _scores_table(groups) + _score_notes(runs)),
+        _section("Scores", _scores_table(groups) + _key(runs) + _score_notes(runs)),
         _section("Learning curves", _holders(_learning_charts(groups), drawn)),
         _section("Uncertainty and Q during training", _holders(_value_charts(groups), drawn)),
         _section("Aggregates and performance profiles", _statistics(groups, drawn)),
@@ -117,17 +117,28 @@ def _scores_table(groups: Groups) -> str:
             [
                 dataset,
                 label,
-                (str(len(runs)), len(runs)),
                 _cell(last),
                 _cell(best),
+                (str(len(runs)), len(runs)),
                 unit,
                 ("–", float("-inf")) if behaviour is None else (f"{behaviour:.1f}", behaviour),
             ]
         )
     heads = [
-        "data", "system", "seeds", "last score", "best score", "unit", "return of the data",
+        "data", "system", "last score", "best score", "seeds", "unit", "return of the data",
     ]  # fmt: skip
     return _table(heads, rows, "scores")
+
+
+def _key(runs: Sequence[ReportRun]) -> str:
+    """What the systems are that have too many settings of their own for a name."""
+    described = {run.result.label: run.described for run in runs}
+    items = [
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
+        for name, text in described.items()
+        if name != text
+    ]
+    return f"<dl>{''.join(items)}</dl>" if items else ""
 
 
 def _score_notes(runs: Sequence[ReportRun]) -> str:
@@ -208,7 +219,8 @@ def _holders(made: Sequence[dict[str, Any]], drawn: list[dict[str, Any]]) -> str
     if not made:
         return "<p>These runs have no such records.</p>"
     return "".join(
-        f'<div class="chart" id="{item["id"]}" role="img" '
+        f'<h3>{html.escape(item["title"])}</h3><div class="chart" id="{item["id"]}" role="img" '
+        f'style="height: {item["layout"]["height"]}px" '
         f'aria-label="{html.escape(item["title"])}"></div>'
         for item in made
     )
