@@ -15,6 +15,7 @@ import torch
 
 from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.pbrl import PBRLConfig
+from pbrl.bench import pbrl_single_file
 from pbrl.bench.flops import pbrl_gflop
 from pbrl.bench.variants import ROWS, SIZES, Variant, by_name
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
@@ -53,6 +54,16 @@ def made_up_data(observation_dim: int, action_dim: int, rows: int = ROWS) -> Tra
     )
 
 
+def plain_pbrl(config: Any, device: str = "cpu") -> pbrl_single_file.PBRL:
+    """The yardstick with the sizes of ``config``."""
+    sizes = ("ensemble_size", "hidden", "policy_hidden", "batch_size", "n_ood")
+    settings = pbrl_single_file.Settings(**{name: getattr(config, name) for name in sizes})
+    with torch.device(device):
+        plain = pbrl_single_file.PBRL(settings, *SIZES, steps=1_000_000, floor=0.0)
+    plain.generator = torch.Generator(device)
+    return plain
+
+
 def measure(variant: Variant, threads: int, seconds: float, device: str) -> dict[str, Any]:
     """Median milliseconds a step, the GEMM rate around it, peak memory and size."""
     torch.set_num_threads(threads)
@@ -61,12 +72,10 @@ def measure(variant: Variant, threads: int, seconds: float, device: str) -> dict
     generator = torch.Generator(device).manual_seed(0)
     performed = None
     if variant.yardstick:
-        from pbrl.bench.yardstick import PlainPBRL
-
-        assert isinstance(variant.config, PBRLConfig)
-        plain = PlainPBRL(variant.config, s, a)
+        plain = plain_pbrl(variant.config, device)
         update: Any = plain.update
-        parameters = plain.parameters
+        trained = (*plain.critics.parameters(), *plain.policy.parameters())
+        parameters = sum(p.numel() for p in trained)
     else:
         if device == "cpu":
             keep_freed_memory()

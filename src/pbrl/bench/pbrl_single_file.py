@@ -1,0 +1,1 @@
+../../../examples/pbrl_single_file.py
