@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
 from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.training.files import write_json
@@ -61,7 +61,7 @@ class BenchArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl bench`` with these words; returns the exit code."""
-    a = tyro.cli(BenchArguments, args=argv, prog="pbrl bench")
+    a = parse(BenchArguments, argv, "pbrl bench")
     threads = a.threads or len(os.sched_getaffinity(0))
     console = plain_console()
     if a.parallel:

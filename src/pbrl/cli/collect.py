@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -60,7 +61,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl data collect``."""
-    options = tyro.cli(Options, args=argv, prog="pbrl data collect")
+    options = parse(Options, argv, "pbrl data collect")
     if options.threads < 0:
         raise PbrlError(f"--threads must not be negative, got {options.threads}.")
     if options.policy is None and options.env is None:

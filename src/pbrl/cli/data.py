@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError, unknown_name
 
@@ -122,7 +123,7 @@ def main(argv: list[str]) -> int:
         "download": (Download, _download),
     }
     kind, run = options[command]
-    return run(tyro.cli(kind, args=rest, prog=f"pbrl data {command}"))
+    return run(parse(kind, rest, f"pbrl data {command}"))
 
 
 def _print_help() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
@@ -37,7 +38,7 @@ class EvaluateArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl evaluate`` with these words; returns the exit code."""
-    arguments = tyro.cli(EvaluateArguments, args=argv, prog="pbrl evaluate")
+    arguments = parse(EvaluateArguments, argv, "pbrl evaluate")
     run = Run.open(arguments.run)
     env_id = arguments.env_id or run.env_id
     if env_id is None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 
 
@@ -35,7 +36,7 @@ class ExportArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl export`` with these words; returns the exit code."""
-    arguments = tyro.cli(ExportArguments, args=argv, prog="pbrl export")
+    arguments = parse(ExportArguments, argv, "pbrl export")
 
     from pbrl.data import load_dataset
     from pbrl.deploy.export import export_onnx

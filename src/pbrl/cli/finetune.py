@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 
 
@@ -52,7 +53,7 @@ class FinetuneArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl finetune`` with these words; returns the exit code."""
-    arguments = tyro.cli(FinetuneArguments, args=argv, prog="pbrl finetune")
+    arguments = parse(FinetuneArguments, argv, "pbrl finetune")
 
     from pbrl.training.finetune import finetune
     from pbrl.training.run import Run

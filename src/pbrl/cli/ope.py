@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -56,7 +57,7 @@ class OpeArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl ope`` with these words; returns the exit code."""
-    arguments = tyro.cli(OpeArguments, args=argv, prog="pbrl ope")
+    arguments = parse(OpeArguments, argv, "pbrl ope")
     if not arguments.runs:
         raise PbrlError("Name at least one run directory.")
 

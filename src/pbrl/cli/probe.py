@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.evaluation.probe import DESCRIPTIONS, probe
 from pbrl.training.files import write_json
@@ -36,7 +37,7 @@ class ProbeArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl probe`` with these words; returns the exit code."""
-    arguments = tyro.cli(ProbeArguments, args=argv, prog="pbrl probe")
+    arguments = parse(ProbeArguments, argv, "pbrl probe")
     run = Run.open(arguments.run)
     dataset = run.config.load_dataset(arguments.dataset)
     result = probe(run.agent(arguments.step), dataset, rows=arguments.rows, seed=arguments.seed)

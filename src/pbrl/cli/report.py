@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -29,7 +30,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl report``."""
-    options = tyro.cli(Options, args=argv, prog="pbrl report")
+    options = parse(Options, argv, "pbrl report")
     if not options.runs:
         raise PbrlError("Give at least one run directory, for example: pbrl report runs")
     from pbrl.reports.page import write_report  # after parsing, so that --help stays quick

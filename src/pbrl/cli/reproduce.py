@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.cli.sweep import check_resources, print_plan, resources_of
 from pbrl.console import plain_console
 
@@ -53,7 +54,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl reproduce``."""
-    options = tyro.cli(Options, args=argv, prog="pbrl reproduce")
+    options = parse(Options, argv, "pbrl reproduce")
     from pbrl.experiments.budgets import make_plan  # after parsing, so that --help stays quick
     from pbrl.experiments.definitions import experiment
     from pbrl.experiments.reproduce import plan_jobs, reproduce

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -53,7 +54,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl sweep``."""
-    options = tyro.cli(Options, args=argv, prog="pbrl sweep")
+    options = parse(Options, argv, "pbrl sweep")
     from pbrl.sweep.jobs import expand, make_jobs, read_spec
     from pbrl.sweep.runner import run_sweep  # after parsing, so that --help stays quick
 

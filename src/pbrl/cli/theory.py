@@ -11,6 +11,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -39,7 +40,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl theory``."""
-    options = tyro.cli(Options, args=argv, prog="pbrl theory")
+    options = parse(Options, argv, "pbrl theory")
     if options.seed < 0:
         raise PbrlError(f"--seed must not be negative, got {options.seed}.")
     try:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
@@ -41,11 +42,11 @@ class TrainArguments:
 def main(argv: list[str]) -> int:
     """Run ``pbrl train`` with these words; returns the exit code."""
     defaults = _defaults(argv)
-    arguments = tyro.cli(
+    arguments = parse(
         TrainArguments,
-        args=argv,
+        argv,
+        "pbrl train",
         default=TrainArguments(defaults),
-        prog="pbrl train",
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
     config = arguments.run
