@@ -5,6 +5,7 @@ from pbrl.algorithms.bc import BC
 from pbrl.algorithms.bear import BEAR
 from pbrl.algorithms.cql import CQL
 from pbrl.algorithms.edac import EDAC
+from pbrl.algorithms.iql import IQL
 from pbrl.algorithms.mopo import MOPO
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
 from pbrl.algorithms.sac_n import SACN
@@ -17,6 +18,7 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     PBRLPrior,
     BC,
     TD3BC,
+    IQL,
     SACN,
     EDAC,
     CQL,

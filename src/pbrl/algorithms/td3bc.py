@@ -22,6 +22,13 @@ from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics, move_towards
 from pbrl.nn.policy import DeterministicPolicy
 
+SMALL_NETWORKS: dict[str, Any] = {
+    "hidden": (64, 64),
+    "policy_hidden": (64, 64),
+    "critic_lr": 1e-3,
+    "actor_lr": 1e-3,
+}
+
 
 @dataclass(frozen=True)
 class TD3BCConfig(AlgorithmConfig):
@@ -58,12 +65,7 @@ class TD3BC(Algorithm):
         "paper": {},
         "adroit": {},  # the authors tuned nothing for Adroit, and their method fails there
         "fast": {},
-        "demo": {
-            "hidden": (64, 64),
-            "policy_hidden": (64, 64),
-            "critic_lr": 1e-3,
-            "actor_lr": 1e-3,
-        },
+        "demo": SMALL_NETWORKS,
     }
     normalize_observations = True
     config: TD3BCConfig

@@ -1,9 +1,10 @@
-"""The tanh-Gaussian policy of SAC, as rlkit and the authors have it."""
+"""Policies: SAC's tanh-Gaussian as rlkit and the authors have it, TD3's, and IQL's."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +52,15 @@ class MLP(nn.Module):
         uniform_(self.head.weight, head_bound, generator)
         uniform_(self.head.bias, head_bound, generator)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., in] -> [..., out]``."""
+    def forward(
+        self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """``[..., in] -> [..., out]``; hidden units are dropped with probability ``dropout``."""
         for layer in self.layers:
             x = torch.relu(layer(x))
+            if dropout:
+                kept = torch.empty_like(x).bernoulli_(1 - dropout, generator=generator)
+                x = x * kept / (1 - dropout)
         out: Tensor = self.head(x)
         return out
 
@@ -156,9 +162,14 @@ class DeterministicPolicy(nn.Module):
             generator=generator,
         )
 
-    def forward(self, observations: Tensor) -> Tensor:
-        """``[B, S] -> [B, A]``."""
-        return torch.tanh(self.network(observations))
+    def forward(
+        self,
+        observations: Tensor,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """``[B, S] -> [B, A]``; for ``dropout`` see ``MLP``."""
+        return torch.tanh(self.network(observations, dropout, generator))
 
     def act(
         self,
@@ -168,4 +179,34 @@ class DeterministicPolicy(nn.Module):
     ) -> Tensor:
         """There is one action only, ``[B, S] -> [B, A]``."""
         action: Tensor = self(observations)
+        return action
+
+
+class GaussianPolicy(DeterministicPolicy):
+    """Normal(tanh(MLP(s)), std) with one deviation an action dimension, the same in every state.
+
+    The policy of IQL: its mode is a deterministic policy, and the density needs no tanh correction.
+    """
+
+    def __init__(self, observation_dim: int, action_dim: int, *args: Any, **options: Any) -> None:
+        super().__init__(observation_dim, action_dim, *args, **options)
+        self.log_std = nn.Parameter(torch.zeros(action_dim))
+
+    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        """log pi of ``actions`` around ``mean = self(s)``, ``[..., A] -> [...]``."""
+        log_std = self.log_std.clamp(*LOG_STD_RANGE)
+        z = (actions - mean) * (-log_std).exp()
+        return (-0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def act(
+        self,
+        observations: Tensor,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The mode, or a draw clipped to the box, ``[B, S] -> [B, A]``."""
+        action: Tensor = self(observations)
+        if not deterministic:
+            noise = torch.empty_like(action).normal_(generator=generator)
+            action = (action + self.log_std.clamp(*LOG_STD_RANGE).exp() * noise).clamp(-1, 1)
         return action
