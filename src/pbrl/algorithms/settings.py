@@ -49,6 +49,7 @@ Dropout = Annotated[float, Rule(lambda x: 0 <= x < 1, "must lie in [0, 1)")]
 Tau = Annotated[float, Rule(lambda x: 0 < x <= 1, "must lie in (0, 1]")]
 Count = Annotated[int, Rule(lambda n: n >= 1, "must be at least 1")]
 CountOrZero = Annotated[int, Rule(lambda n: n >= 0, "must not be negative")]
+Seed = Annotated[int, Rule(lambda n: 0 <= n < 2**31, "must lie in [0, 2^31)")]
 Members = Annotated[int, Rule(lambda n: n >= 2, "must be at least 2")]
 
 
@@ -60,14 +61,19 @@ class AlgorithmConfig:
     """Rows of a minibatch."""
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
-            value = getattr(self, name)
-            for rule in _rules(hint):
-                rule.check(name, value)
-            if typing.get_origin(hint) is Literal:
-                words = typing.get_args(hint)
-                allowed = ", ".join(map(str, words))
-                require(value in words, f"{name} must be one of {allowed}, got {value}")
+        check_rules(self)
+
+
+def check_rules(config: Any) -> None:
+    """Refuse values of a config that the types of its fields do not allow."""
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for rule in _rules(hint):
+            rule.check(name, value)
+        if typing.get_origin(hint) is Literal:
+            words = typing.get_args(hint)
+            allowed = ", ".join(map(str, words))
+            require(value in words, f"{name} must be one of {allowed}, got {value}")
 
 
 def _rules(hint: Any) -> Iterator[Rule]:

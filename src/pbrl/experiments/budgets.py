@@ -11,11 +11,9 @@ from pbrl.algorithms import ALGORITHMS
 from pbrl.errors import PbrlError
 from pbrl.experiments.definitions import WALKER, Experiment, Variant
 from pbrl.training.config import TrainConfig, make_config, to_json
+from pbrl.training.purposes import names_of
 
 BudgetName = Literal["paper", "small", "smoke"]
-
-# Settings of a run (not of an algorithm) that shape its result.
-_RUN_SETTINGS = ("steps", "eval_episodes", "normalize_rewards")
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,9 @@ def _differences(
     preset = experiment.preset if experiment.preset in cls.presets else "paper"
     theirs = make_config(variant.algorithm, preset, config.dataset, **variant.settings)
     ours_json, theirs_json = to_json(config), to_json(theirs)
-    pairs = [(name, ours_json[name], theirs_json[name]) for name in _RUN_SETTINGS]
-    own, paper = ours_json["settings"], theirs_json["settings"]
+    own, paper = ours_json.pop("settings"), theirs_json.pop("settings")
+    names = [name for name in names_of(TrainConfig, "result", "score") if name in ours_json]
+    pairs = [(name, ours_json[name], theirs_json[name]) for name in names]
     pairs += [(name, own[name], paper[name]) for name in own]
     return {name: (mine, its) for name, mine, its in pairs if mine != its}
 

@@ -14,17 +14,13 @@ import numpy as np
 from pbrl.errors import PbrlError
 from pbrl.experiments.collect_results import RunResult, read_result
 from pbrl.experiments.observe import PROBE_CURVES
-from pbrl.training.config import to_json
+from pbrl.training.config import TrainConfig, to_json
+from pbrl.training.purposes import names_of
 from pbrl.training.run import CONFIG, Run
 
 # Metrics of training that show Q and U of data, policy and random actions.
 KINDS = ("data", "policy", "random")
 PROBED = ("offline", "policy", "random", "noise1", "noise2")
-# Settings that do not make a run another system.
-_NOT_A_DIFFERENCE = {
-    "seed", "dataset", "run_dir", "threads", "device", "tensorboard", "wandb", "preset",
-    "checkpoint_every", "keep_every", "log_every", "tune_allocator", "env_id", "clip_actions",
-}  # fmt: skip
 # A longer name of a system gives way to a number, and stands once in a list.
 LONGEST_NAME = 32
 
@@ -115,9 +111,11 @@ def _usual(values: Sequence[Any]) -> str | None:
 
 
 def _flat(run: Run) -> dict[str, Any]:
+    """What decides a run's result; a seed repeats a system, it does not make another."""
     values = to_json(run.config)
-    own: Mapping[str, Any] = values.pop("settings")
-    return {k: v for k, v in {**values, **own}.items() if k not in _NOT_A_DIFFERENCE}
+    own: Mapping[str, Any] = values["settings"]
+    names = (name for name in names_of(TrainConfig, "result") if name not in ("seed", "settings"))
+    return {**{name: values[name] for name in names}, **own}
 
 
 def _text(value: Any) -> str:

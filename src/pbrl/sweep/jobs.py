@@ -18,13 +18,9 @@ from pbrl.data.loading import EMBEDDED
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError, optional_import, unknown_name
 from pbrl.training.config import TrainConfig, from_json, make_config, to_json
+from pbrl.training.purposes import names_of
 from pbrl.training.run import CONFIG, Run
 
-# Settings that change neither weights nor records; the data count by their fingerprint.
-NOT_CONTENT = (
-    "dataset", "run_dir", "preset", "device", "threads", "tensorboard", "wandb", "tune_allocator",
-    "checkpoint_every", "clip_actions",
-)  # fmt: skip
 SPEC_KEYS = ("datasets", "algorithms", "seeds", "preset", "settings", "grid", "variants")
 
 
@@ -61,9 +57,8 @@ def content_key(config: TrainConfig, fingerprint: str, schedule_steps: int | Non
         fingerprint: of its data.
         schedule_steps: length the schedules were made for, where a run was extended.
     """
-    content = to_json(config.resolved())
-    for name in NOT_CONTENT:
-        content.pop(name)
+    whole = to_json(config.resolved())
+    content = {name: whole[name] for name in names_of(TrainConfig, "result", "score", "record")}
     content["schedule_steps"] = schedule_steps or config.steps
     content["data"] = fingerprint
     text = json.dumps(content, sort_keys=True)

@@ -8,15 +8,16 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pbrl.algorithms import algorithm_class
-from pbrl.algorithms.base import AlgorithmConfig, require
 from pbrl.algorithms.pbrl import PBRLConfig
+from pbrl.algorithms.settings import AlgorithmConfig, Count, CountOrZero, Seed, check_rules
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
+from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"steps": 1_000_000, "eval_every": 1000},
@@ -28,72 +29,63 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training run.
+    """Settings of a training run; each says what it is for (``pbrl.training.purposes``)."""
 
-    Attributes:
-        dataset: a name or path of logged data; the embedded demo when omitted.
-        algorithm: what to train.
-        preset: a set of defaults: paper, adroit, fast (CPUs) or demo (minutes).
-        settings: the algorithm's own settings.
-        env_id: environment to evaluate in; the dataset's own when omitted.
-        eval: evaluate in the environment during training.
-        eval_every: steps between evaluations; 0: one percent of the run, but at least 1000.
-        eval_episodes: episodes of an evaluation.
-        steps: gradient steps.
-        seed: of everything random.
-        device: auto takes CUDA where there is one.
-        threads: CPU threads; 0: all cores. Runs side by side want 1 each.
-        run_dir: where the run lives; runs/<dataset>-<algorithm>-seed<seed> when omitted.
-        checkpoint_every: steps between checkpoints; 0: one percent of the run, but at least 1000.
-        keep_every: also keep every checkpoint at a multiple of this; 0 keeps the last two only.
-        log_every: steps between metric records; 0: one percent of the run, at most 1000.
-        normalize_observations: standardise observations; the algorithm's habit when omitted.
-        normalize_rewards: map rewards before training.
-        next_observations: where s' comes from: the file, the following row, or what suits.
-        action_low: declared lower bounds of the actions (one number, or one a dimension).
-        action_high: declared upper bounds of the actions.
-        clip_actions: clip data actions outside their bounds instead of refusing them.
-        columns: other column names of a CSV or Parquet table, each as ROLE=NAME.
-        tensorboard: write TensorBoard events.
-        wandb: a Weights & Biases project to log to; off when omitted.
-        tune_allocator: keep freed memory in the process (glibc); saves page faults every step.
-    """
-
-    dataset: str = "demo"
-    algorithm: str = "pbrl"
-    preset: str = "paper"
-    settings: AlgorithmConfig = field(default_factory=PBRLConfig)
-    env_id: str | None = None
-    eval: bool = True
-    eval_every: int = 0
-    eval_episodes: int = 10
-    steps: int = 1_000_000
-    seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = 0
-    run_dir: Path | None = None
-    checkpoint_every: int = 0
-    keep_every: int = 0
-    log_every: int = 0
-    normalize_observations: bool | None = None
-    normalize_rewards: RewardNormalization = "none"
-    next_observations: Literal["auto", "file", "shift"] = "auto"
-    action_low: tuple[float, ...] | None = None
-    action_high: tuple[float, ...] | None = None
-    clip_actions: bool = False
-    columns: tuple[str, ...] = ()
-    tensorboard: bool = True
-    wandb: str | None = None
-    tune_allocator: bool = True
+    dataset: Annotated[str, PLACE] = "demo"
+    """A name or path of logged data; the embedded demo when omitted."""
+    algorithm: Annotated[str, RESULT] = "pbrl"
+    """What to train."""
+    preset: Annotated[str, PLACE] = "paper"
+    """A set of defaults: paper, adroit, fast (CPUs) or demo (minutes)."""
+    settings: Annotated[AlgorithmConfig, RESULT] = field(default_factory=PBRLConfig)
+    """The algorithm's own settings."""
+    env_id: Annotated[str | None, SCORE] = None
+    """Environment to evaluate in; the dataset's own when omitted."""
+    eval: Annotated[bool, SCORE] = True
+    """Evaluate in the environment during training."""
+    eval_every: Annotated[CountOrZero, RECORD] = 0
+    """Steps between evaluations; 0: one percent of the run, but at least 1000."""
+    eval_episodes: Annotated[Count, SCORE] = 10
+    """Episodes of an evaluation."""
+    steps: Annotated[Count, LENGTH] = 1_000_000
+    """Gradient steps."""
+    seed: Annotated[Seed, RESULT] = 0
+    """Of everything random."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], PLACE] = "auto"
+    """auto takes CUDA where there is one."""
+    threads: Annotated[CountOrZero, PLACE] = 0
+    """CPU threads; 0: all cores. Runs side by side want 1 each."""
+    run_dir: Annotated[Path | None, PLACE] = None
+    """Where the run lives; runs/<dataset>-<algorithm>-seed<seed> when omitted."""
+    checkpoint_every: Annotated[CountOrZero, PLACE] = 0
+    """Steps between checkpoints; 0: one percent of the run, but at least 1000."""
+    keep_every: Annotated[CountOrZero, KEPT] = 0
+    """Also keep every checkpoint at a multiple of this; 0 keeps the last two only."""
+    log_every: Annotated[CountOrZero, RECORD] = 0
+    """Steps between metric records; 0: one percent of the run, at most 1000."""
+    normalize_observations: Annotated[bool | None, RESULT] = None
+    """Standardise observations; the algorithm's habit when omitted."""
+    normalize_rewards: Annotated[RewardNormalization, RESULT] = "none"
+    """Map rewards before training."""
+    next_observations: Annotated[Literal["auto", "file", "shift"], RESULT] = "auto"
+    """Where s' comes from: the file, the following row, or what suits."""
+    action_low: Annotated[tuple[float, ...] | None, RESULT] = None
+    """Declared lower bounds of the actions (one number, or one a dimension)."""
+    action_high: Annotated[tuple[float, ...] | None, RESULT] = None
+    """Declared upper bounds of the actions."""
+    clip_actions: Annotated[bool, PLACE] = False
+    """Clip data actions outside their bounds instead of refusing them."""
+    columns: Annotated[tuple[str, ...], RESULT] = ()
+    """Other column names of a CSV or Parquet table, each as ROLE=NAME."""
+    tensorboard: Annotated[bool, PLACE] = True
+    """Write TensorBoard events."""
+    wandb: Annotated[str | None, PLACE] = None
+    """A Weights & Biases project to log to; off when omitted."""
+    tune_allocator: Annotated[bool, PLACE] = True
+    """Keep freed memory in the process (glibc); saves page faults every step."""
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        require(
-            self.eval_episodes >= 1, f"eval_episodes must be at least 1, got {self.eval_episodes}"
-        )
-        for name in ("eval_every", "checkpoint_every", "keep_every", "log_every", "threads"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(0 <= self.seed < 2**31, f"seed must lie in [0, 2^31), got {self.seed}")
+        check_rules(self)
 
     def load_dataset(self, source: str | None = None) -> TransitionDataset:
         """The data this config names (or ``source``), read as it says."""

@@ -31,13 +31,9 @@ from pbrl.training.checkpoint import (
 from pbrl.training.config import TrainConfig, from_json, read_config, to_json
 from pbrl.training.files import cannot_write, write_json
 from pbrl.training.metrics import MetricLog
+from pbrl.training.purposes import purposes
 from pbrl.training.run import CONFIG, Run, git_revision, versions
 
-# Settings that change neither the weights nor the records of a run.
-FREE_ON_RESUME = {
-    "dataset", "run_dir", "steps", "threads", "tensorboard", "wandb", "keep_every",
-    "checkpoint_every", "tune_allocator", "preset", "clip_actions",
-}  # fmt: skip
 # Q beyond this many times the largest possible return counts as exploded.
 EXPLOSION_FACTOR = 100.0
 
@@ -283,18 +279,12 @@ def _check_resume(
             f"data: {stored['data']['name']} ({stored['data']['fingerprint'][:12]}) -> "
             f"{dataset.info.name} ({dataset.fingerprint[:12]})"
         )
-    for name in before.keys() | now.keys():
-        if name in FREE_ON_RESUME:
-            continue
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            differences += [
-                f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
-                for key in old.keys() | new.keys()
-                if old.get(key) != new.get(key)
-            ]
-        elif old != new:
-            differences.append(f"{name}: {old!r} -> {new!r}")
+    old, new = _bound(before), _bound(now)
+    differences += [
+        f"{name}: {old.get(name)!r} -> {new.get(name)!r}"
+        for name in old.keys() | new.keys()
+        if old.get(name) != new.get(name)
+    ]
     if not differences and stored["preprocessing"] != preprocessing.to_json():
         differences.append("preprocessing: the data give other normalisation or action bounds")
     if config.steps < int(before["steps"]):
@@ -317,6 +307,13 @@ def _check_resume(
             "not be equal bit for bit."
         )
     return config
+
+
+def _bound(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings, the algorithm's among them, that a resumed run must have as it had them."""
+    free = {name for name, purpose in purposes(TrainConfig).items() if purpose.changeable}
+    flat = {**values, **values["settings"]}
+    return {name: value for name, value in flat.items() if name not in free | {"settings"}}
 
 
 def diverged(name: str, value: float, step: int, run: Run) -> DivergenceError:
