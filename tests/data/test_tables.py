@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbrl.data import load_dataset
+from pbrl.data import convert, load_dataset
 from pbrl.data.loading import open_source
+from pbrl.data.summary import summarize
 from pbrl.errors import PbrlError
 
 LOG = """obs_0,obs_1,action_0,reward,terminal,timeout,episode
@@ -166,3 +167,49 @@ def test_episodes_across_blocks(tmp_path: Path) -> None:
     assert len(dataset) == count - 2
     assert np.flatnonzero(dataset.episode_ends).tolist() == [(1 << 16) - 2, count - 3]
     np.testing.assert_array_equal(dataset.next_observations[:, 0] - dataset.observations[:, 0], 1.0)
+
+
+PLANT = """batch,"flow, cooling",reactor [°C],valve %,profit €,trip
+a,1.5,300,40,-2,0
+a,1.6,301,0,-3,0
+a,1.7,302,13.5,-1,1
+"""
+PLANT_COLUMNS = {
+    "observations": ["reactor [°C]", "flow, cooling"],
+    "actions": ["valve %"],
+    "rewards": ["profit €"],
+    "terminals": ["trip"],
+    "episode": ["batch"],
+}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".csv", ".parquet", ".store"])
+def test_names_of_columns_survive_every_format(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / "plant.csv", PLANT)
+    convert(path, tmp_path / f"copy{suffix}", columns=PLANT_COLUMNS)
+    for dataset in (
+        load_dataset(path, columns=PLANT_COLUMNS),
+        load_dataset(tmp_path / f"copy{suffix}"),
+    ):
+        assert dataset.observation_names == ("reactor [°C]", "flow, cooling")
+        assert dataset.action_names == ("valve %",)
+        np.testing.assert_array_equal(dataset.observations[:, 0], [300, 301, 302])
+    summary = summarize(open_source(tmp_path / f"copy{suffix}", strict=False))
+    assert summary.observations.names == ("reactor [°C]", "flow, cooling")
+    assert [entry["name"] for entry in summary.to_json()["actions"]] == ["valve %"]
+
+
+def test_nameless_data_number_their_columns() -> None:
+    dataset = load_dataset("demo")
+    assert dataset.observation_names[:2] == ("obs_0", "obs_1")
+    assert dataset.info.observation_names == ()
+
+
+def test_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", LOG)
+    write(tmp_path / "x.csv.json", '{"observation_names": ["a"]}')
+    with pytest.raises(PbrlError, match="names 1 observations in its metadata, but has 2"):
+        load_dataset(path)
+    write(tmp_path / "x.csv.json", '{"observation_names": ["a", "a"]}')
+    with pytest.raises(PbrlError, match="'observation_names' in the metadata cannot be"):
+        load_dataset(path)

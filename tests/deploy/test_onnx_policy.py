@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 from algorithm_tester import tiny_dataset
 from test_export import DATA, make_agent
@@ -242,3 +243,73 @@ def test_a_file_without_guard_alarms_at_lost_numbers_alone(agent: Agent, tmp_pat
     assert not plain.decide(FAR).alarm
     with pytest.raises(PbrlError, match="judge no action"):
         plain.judge(FAR, np.zeros(2))
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[Agent, OnnxPolicy]:
+    """An agent whose data name their columns, and its export."""
+    agent = make_agent("pbrl", steps=5)
+    names = {
+        "observation_names": ["pressure, bar", "température", "level [%]"],
+        "action_names": ["valve", "heater"],
+    }
+    agent.info = {**agent.info, "data": names}
+    path = tmp_path_factory.mktemp("named") / "policy.onnx"
+    export_onnx(agent, path, guard=False)
+    return agent, OnnxPolicy(path)
+
+
+def test_names_travel_into_the_file_and_order_no_longer_matters(
+    named: tuple[Agent, OnnxPolicy],
+) -> None:
+    agent, policy = named
+    assert policy.observation_names == ("pressure, bar", "température", "level [%]")
+    assert policy.action_names == ("valve", "heater")
+    rows = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    a = np.random.default_rng(1).normal(size=(4, 2)).astype(np.float32)
+    by_name = {n: rows[:, i] for i, n in enumerate(policy.observation_names)}
+    turned = dict(reversed(by_name.items())) | {"time": ["a", "b", "c", "d"]}
+    expected = policy.decide(rows).action
+    np.testing.assert_array_equal(policy.decide(turned).action, expected)
+    np.testing.assert_array_equal(policy.decide(pd.DataFrame(turned)).action, expected)
+    np.testing.assert_array_equal(agent.act(turned), agent.act(rows))
+    one = {name: str(column[0]) for name, column in by_name.items()}  # as csv.DictReader gives it
+    np.testing.assert_array_equal(policy.decide(one).action, policy.decide(rows[0]).action)
+    series = pd.DataFrame(turned).iloc[0]
+    np.testing.assert_array_equal(policy.decide(series).action, policy.decide(rows[0]).action)
+    proposed = {"heater": a[:, 1], "valve": a[:, 0]}
+    np.testing.assert_array_equal(
+        policy.judge(turned, proposed).q_mean, policy.judge(rows, a).q_mean
+    )
+    np.testing.assert_array_equal(agent.q_values(turned, proposed), agent.q_values(rows, a))
+
+
+def test_wrong_names_and_a_wrong_order_are_refused(named: tuple[Agent, OnnxPolicy]) -> None:
+    policy = named[1]
+    row = np.zeros(3, np.float32)
+    right = list(policy.observation_names)
+    assert np.isfinite(policy.decide(row, names=right).action).all()
+    assert np.isfinite(policy(row, names=right)).all()
+    with pytest.raises(PbrlError, match="come in another order than the training data"):
+        policy.decide(row, names=right[::-1])
+    with pytest.raises(PbrlError, match="are not those of the training data"):
+        policy(row, names=["pressure", "temperature", "level"])
+    with pytest.raises(PbrlError, match=r"observations lack 'level \[%\]'"):
+        policy.decide({"pressure, bar": 1, "température": 2, "Level [%]": 3})
+    with pytest.raises(PbrlError, match="differ in length"):
+        policy.decide({right[0]: [1, 2], right[1]: [1, 2], right[2]: [1]})
+
+
+@pytest.mark.parametrize("cell", ["", None, "Bad Input", "NaN", pd.NA])
+def test_a_sensor_without_a_number_is_an_alarm(named: tuple[Agent, OnnxPolicy], cell: Any) -> None:
+    policy = named[1]
+    row: dict[str, Any] = dict.fromkeys(policy.observation_names, 0.5)
+    assert not policy.decide(row).alarm
+    assert policy.decide(row | {"level [%]": cell}).alarm
+
+
+def test_a_policy_of_nameless_data_numbers_its_columns(exported: Path) -> None:
+    policy = OnnxPolicy(exported)
+    row = {"obs_2": 0.3, "obs_0": 0.1, "obs_1": 0.2}
+    expected = policy.decide([0.1, 0.2, 0.3]).action
+    np.testing.assert_array_equal(policy.decide(row).action, expected)

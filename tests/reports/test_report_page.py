@@ -48,6 +48,8 @@ def write_run(root: Path, data: str, n_ood: int, seed: int, last: float) -> Path
             "reference_scores": [0.0, 1.0],
             "score_source": "<b>nobody & co</b>",
             "behaviour_return_mean": 12.5,
+            "observation_names": ["flow", "temp <°C>"],
+            "action_names": ["valve"],
         },
         "preprocessing": {},
         "versions": {"python": "3"},
@@ -113,6 +115,7 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(runs: Path) -> Non
     assert "default-src 'none'" in ours
     assert "<script>alert" not in ours
     assert "<b>nobody" not in ours
+    assert "<p>Observations: flow, temp &lt;°C&gt;</p><p>Actions: valve</p>" in ours
 
 
 def test_bad_places_get_one_sentence(tmp_path: Path) -> None:

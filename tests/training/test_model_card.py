@@ -30,6 +30,7 @@ def test_card_tells_data_settings_scores_and_limits(tmp_path: Path) -> None:
     assert card.startswith("---\nlibrary_name: pbrl\n")
     assert run.info["data"]["fingerprint"] in section(card, "Training data")
     assert "400" in section(card, "Training data")
+    assert "| Actions | `action_0` |" in section(card, "Training data")
     assert "| beta_in | `0.037` |" in section(card, "Settings")
     assert run.summary is not None
     last = run.summary["last_evaluation"]

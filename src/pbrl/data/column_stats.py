@@ -23,7 +23,7 @@ class ColumnStats:
         high: largest finite value by column.
     """
 
-    names: list[str]
+    names: tuple[str, ...]
     count: Vector = field(init=False)
     bad: Vector = field(init=False)
     low: Vector = field(init=False)

@@ -27,6 +27,8 @@ class DatasetInfo:
         action_low: declared lower bounds of the actions, ``[A]``; None when unknown.
         action_high: declared upper bounds of the actions, ``[A]``; None when unknown.
         notes: sentences a user should see about how the file was read.
+        observation_names: what the log calls its S observations; empty when it does not say.
+        action_names: what it calls its A actions.
     """
 
     name: str
@@ -37,6 +39,8 @@ class DatasetInfo:
     action_low: Floats | None = None
     action_high: Floats | None = None
     notes: tuple[str, ...] = ()
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,16 @@ class TransitionDataset:
     def action_dim(self) -> int:
         """A, the size of an action."""
         return int(self.actions.shape[1])
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What the S observations are called: by the log, else ``obs_0, obs_1, …``."""
+        return self.info.observation_names or numbered_names("obs", self.observation_dim)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What the A actions are called: by the log, else ``action_0, action_1, …``."""
+        return self.info.action_names or numbered_names("action", self.action_dim)
 
     @property
     def memory_mapped(self) -> bool:
@@ -136,6 +150,11 @@ class TransitionDataset:
             return self.known_fingerprint
         digests = {name: column_digest(column) for name, column in self.columns().items()}
         return combine_digests(digests)
+
+
+def numbered_names(stem: str, size: int) -> tuple[str, ...]:
+    """``stem_0, stem_1, …``: names for columns whose log has none."""
+    return tuple(f"{stem}_{i}" for i in range(size))
 
 
 def column_digest(column: NDArray[np.generic]) -> str:

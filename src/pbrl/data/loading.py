@@ -263,6 +263,15 @@ def describe(
             f"'{metadata.source}' declares bounds of {low.size} dimensions, its actions have "
             f"{opened.action_dim}."
         )
+    for names, size, what in (
+        (metadata.observation_names, opened.observation_dim, "observations"),
+        (metadata.action_names, opened.action_dim, "actions"),
+    ):
+        if names and len(names) != size:
+            raise PbrlError(
+                f"'{metadata.source}' names {len(names)} {what} in its metadata, but has {size}; "
+                "repair or remove these names."
+            )
     if (action_low is None) != (action_high is None):
         raise PbrlError("Give both action_low and action_high, or neither.")
     if action_low is not None:
@@ -334,4 +343,6 @@ def info_of(metadata: Metadata) -> DatasetInfo:
         action_low=metadata.action_low,
         action_high=metadata.action_high,
         notes=metadata.notes,
+        observation_names=metadata.observation_names,
+        action_names=metadata.action_names,
     )

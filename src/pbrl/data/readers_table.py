@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbrl.data.dataset import numbered_names
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.table_columns import TableLayout, find_columns
 from pbrl.data.validate import reading, to_rows
@@ -37,11 +39,12 @@ def open_csv(path: Path, columns: Columns = None, strict: bool = True) -> RowSou
         with reading(path, "CSV"), path.open(newline="", encoding="utf-8-sig") as file:
             yield from _parse(where, file, header, delimiter, layout, size)
 
-    metadata = _described(path, layout)
+    carried: object = {}
     sidecar = path.with_name(path.name + ".json")
     if sidecar.is_file():
         with reading(sidecar, "JSON"):
-            metadata = metadata.updated(f"'{sidecar}'", json.loads(sidecar.read_text()))
+            carried = json.loads(sidecar.read_text())
+    metadata = _described(path, layout, f"'{sidecar}'", carried)
     return _source(where, layout, metadata, pieces, strict)
 
 
@@ -71,15 +74,14 @@ def open_parquet(path: Path, columns: Columns = None, strict: bool = True) -> Ro
                 yield _from_arrow(where, batch, layout, start)
                 start += batch.num_rows
 
-    metadata = _described(path, layout)
-    carried = (schema.metadata or {}).get(b"pbrl")
-    if carried is not None:
-        with reading(path, "Parquet metadata"):
-            metadata = metadata.updated(where, json.loads(carried))
+    with reading(path, "Parquet metadata"):
+        carried = json.loads((schema.metadata or {}).get(b"pbrl", "{}"))
+    metadata = _described(path, layout, where, carried)
     return _source(where, layout, metadata, pieces, strict)
 
 
-def _described(path: Path, layout: TableLayout) -> Metadata:
+def _described(path: Path, layout: TableLayout, where: str, carried: object) -> Metadata:
+    """What is known of a table; ``carried`` is what our own writer kept with it."""
     notes = []
     if layout.ignored:
         listed = ", ".join(layout.ignored[:8]) + (", …" if len(layout.ignored) > 8 else "")
@@ -89,7 +91,13 @@ def _described(path: Path, layout: TableLayout) -> Metadata:
             "No timeout and no episode column: episodes end at terminals only, and a row before a "
             "cut would be joined to the next episode."
         )
-    return Metadata(path.stem, str(path), shift="episode", notes=tuple(notes))
+    metadata = Metadata(path.stem, str(path), notes=tuple(notes)).updated(where, carried)
+    # Our writer calls the columns obs_0, … and keeps their names apart; other tables' names stand.
+    if layout.observations != numbered_names("obs", len(layout.observations)):
+        metadata = replace(metadata, observation_names=layout.observations)
+    if layout.actions != numbered_names("action", len(layout.actions)):
+        metadata = replace(metadata, action_names=layout.actions)
+    return metadata
 
 
 def _source(

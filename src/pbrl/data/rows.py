@@ -83,6 +83,8 @@ class Metadata:
         prefer_file: whether the file's own next observations are used when nobody says otherwise.
         recipe: how the data were made, as recorded in the file; JSON values only.
         notes: sentences a user should see.
+        observation_names: what the log calls its observations, S names; empty when it does not say.
+        action_names: what it calls its actions, A names.
     """
 
     name: str
@@ -97,6 +99,8 @@ class Metadata:
     prefer_file: bool = True
     recipe: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What is kept with the rows when they are written to another file."""
@@ -111,8 +115,10 @@ class Metadata:
             "shift": self.shift,
             "prefer_file": self.prefer_file,
             "recipe": self.recipe,
+            "observation_names": list(self.observation_names),
+            "action_names": list(self.action_names),
         }
-        return {key: value for key, value in values.items() if value not in (None, {})}
+        return {key: value for key, value in values.items() if value not in (None, {}, [])}
 
     def updated(self, where: str, values: object) -> Metadata:
         """The same with the entries of ``to_json`` that ``values`` has, checked.
@@ -173,6 +179,14 @@ def _horizon(value: Any) -> int:
     return value
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise TypeError
+    if len(set(value)) < len(value):
+        raise ValueError
+    return tuple(value)
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -189,6 +203,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "shift": _choice,
     "prefer_file": _truth,
     "recipe": dict,
+    "observation_names": _names,
+    "action_names": _names,
 }
 
 

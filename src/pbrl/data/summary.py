@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.column_stats import ColumnStats, Vector, quantiles
+from pbrl.data.dataset import numbered_names
 from pbrl.data.loading import Opened, describe
-from pbrl.data.rows import BLOCK, Metadata, Rows
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
 from pbrl.data.view import NextObservations, StepCounter, choose_view, kept_rows
 from pbrl.errors import PbrlError
 
@@ -158,7 +159,7 @@ def summarize(
         seed: of the sample for pictures.
     """
     source = describe(opened.source, env_id)
-    pass_ = _Pass(source.metadata, source.observation_dim, source.action_dim, seed)
+    pass_ = _Pass(source, seed)
     view, note = None, ""
     for block in source.blocks(BLOCK):
         if view is None:
@@ -177,11 +178,12 @@ def summarize(
 class _Pass:
     """The state of one reading."""
 
-    def __init__(self, metadata: Metadata, s: int, a: int, seed: int) -> None:
-        self.metadata = metadata
-        self.observations = ColumnStats([f"obs_{i}" for i in range(s)])
-        self.actions = ColumnStats([f"action_{i}" for i in range(a)])
-        self.rewards = ColumnStats(["reward"])
+    def __init__(self, source: RowSource, seed: int) -> None:
+        self.metadata = metadata = source.metadata
+        s, a = source.observation_dim, source.action_dim
+        self.observations = ColumnStats(metadata.observation_names or numbered_names("obs", s))
+        self.actions = ColumnStats(metadata.action_names or numbered_names("action", a))
+        self.rewards = ColumnStats(("reward",))
         self.rows = self.kept = self.terminals = self.timeouts = self.negative = 0
         self.returns: list[float] = []
         self.lengths: list[int] = []

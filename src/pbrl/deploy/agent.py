@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pbrl.algorithms.base import Algorithm
-from pbrl.data.dataset import TransitionDataset
+from pbrl.data.dataset import TransitionDataset, numbered_names
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.guard import Guard, Reading, fit_guard, percentile
+from pbrl.deploy.onnx_policy import Given, in_order
 from pbrl.errors import PbrlError
 
 Floats = NDArray[np.float32]
@@ -22,7 +23,8 @@ Floats = NDArray[np.float32]
 class Agent:
     """An algorithm's networks together with the maps between raw and network units.
 
-    All methods take one observation ``[S]`` or a batch ``[B, S]`` and answer in kind.
+    All methods take one observation ``[S]`` or a batch ``[B, S]`` and answer in kind. A mapping or
+    a data frame is taken by the names of its columns, whatever their order.
 
     Args:
         algorithm: with its networks built.
@@ -53,9 +55,22 @@ class Agent:
         """A."""
         return self.algorithm.action_dim
 
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What the training data call the S observations."""
+        return self._names("observation_names") or numbered_names("obs", self.observation_dim)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What the training data call the A actions."""
+        return self._names("action_names") or numbered_names("action", self.action_dim)
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        return tuple(self.info.get("data", {}).get(key, ()))
+
     def act(
         self,
-        observations: ArrayLike,
+        observations: Given,
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> Floats:
@@ -65,13 +80,13 @@ class Agent:
         actions = self.preprocessing.raw_actions(unit)
         return actions[0] if single else actions
 
-    def q_values(self, observations: ArrayLike, actions: ArrayLike) -> Floats:
+    def q_values(self, observations: Given, actions: Given) -> Floats:
         """Q of every critic, ``[K]`` or ``[K, B]``, in units of the (mapped) reward."""
         states, units, single = self._pairs(observations, actions)
         q = _numpy(self.algorithm.q_values(states, units))
         return q[:, 0] if single else q
 
-    def uncertainty(self, observations: ArrayLike, actions: ArrayLike) -> Floats:
+    def uncertainty(self, observations: Given, actions: Given) -> Floats:
         """U(s, a), the critics' disagreement (Eq. 3), a 0-dim array or ``[B]``."""
         states, units, single = self._pairs(observations, actions)
         u = _numpy(self.algorithm.uncertainty(states, units))
@@ -79,8 +94,8 @@ class Agent:
 
     def guard(
         self,
-        observations: ArrayLike,
-        actions: ArrayLike | None = None,
+        observations: Given,
+        actions: Given | None = None,
         quantile: float = 0.99,
     ) -> Reading:
         """The policy's decision with a warning light; see ``pbrl.deploy.guard``.
@@ -141,30 +156,33 @@ class Agent:
         )
         return self.fitted_guard
 
-    def _observations(self, observations: ArrayLike, finite: bool = True) -> tuple[Tensor, bool]:
-        batch, single = _as_batch(observations, self.observation_dim, "observations", finite)
+    def _observations(self, observations: Given, finite: bool = True) -> tuple[Tensor, bool]:
+        batch, single = _as_batch(observations, self.observation_names, "observations", finite)
         return torch.from_numpy(self.preprocessing.observations(batch)).to(
             self.algorithm.device
         ), single
 
     def _pairs(
-        self, observations: ArrayLike, actions: ArrayLike, finite: bool = True
+        self, observations: Given, actions: Given, finite: bool = True
     ) -> tuple[Tensor, Tensor, bool]:
         states, single = self._observations(observations, finite)
-        raw, single_action = _as_batch(actions, self.action_dim, "actions", finite)
+        raw, single_action = _as_batch(actions, self.action_names, "actions", finite)
         if single != single_action or len(states) != len(raw):
             raise PbrlError(
-                f"observations {np.shape(observations)} and actions {np.shape(actions)} must have "
-                "the same number of rows."
+                f"observations {list(states.shape)} and actions {list(raw.shape)} must have the "
+                "same number of rows."
             )
         units = torch.from_numpy(self.preprocessing.actions(raw)).to(self.algorithm.device)
         return states, units, single
 
 
-def _as_batch(values: ArrayLike, size: int, what: str, finite: bool) -> tuple[Floats, bool]:
+def _as_batch(
+    values: Given, names: tuple[str, ...], what: str, finite: bool
+) -> tuple[Floats, bool]:
+    size = len(names)
     try:
         with np.errstate(over="ignore"):  # too large for float32 is infinite
-            array = np.asarray(values, np.float32)
+            array = np.asarray(in_order(values, names, what), np.float32)
     except (TypeError, ValueError) as error:
         raise PbrlError(f"{what} must be numbers of shape [{size}] or [B, {size}].") from error
     if array.ndim not in (1, 2) or array.shape[-1] != size:

@@ -304,6 +304,8 @@ def _metadata(agent: Agent, guard: g.Guard | None) -> dict[str, str]:
         "algorithm": algorithm.name,
         "observation_dim": agent.observation_dim,
         "action_dim": agent.action_dim,
+        "observation_names": list(agent.observation_names),
+        "action_names": list(agent.action_names),
         "action_low": [float(x) for x in maps.action_low],
         "action_high": [float(x) for x in maps.action_high],
         "dataset": data.get("name"),

@@ -3,6 +3,7 @@
     policy = OnnxPolicy("policy.onnx", fallback=lambda observation: safe_action)
     action = policy(observation)            # the fallback's where the light is on
     decision = policy.decide(observation)   # action, uncertainty, percentile, alarm
+    decision = policy.decide({"temperature": 341.5, "pressure": 2.1})   # by name, in any order
 
 A light that fails must fail on: what is not finite, in an observation or in what the networks make
 of it, is an alarm, and a file that was changed after its export is refused.
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 from pbrl.errors import PbrlError, optional_import
 
 Floats = NDArray[np.float32]
+# Rows in the order of training, or columns by name: a mapping or a data frame.
+Given = ArrayLike | Mapping[str, Any]
 # A raw observation [S] -> a raw action [A].
 Fallback = Callable[[Floats], ArrayLike]
 # Stands in a file for its checksum while that is computed.
@@ -99,6 +103,8 @@ class OnnxPolicy:
         try:
             self.observation_dim = int(self.metadata["observation_dim"])
             self.action_dim = int(self.metadata["action_dim"])
+            self.observation_names = self._column_names("observation", "obs", self.observation_dim)
+            self.action_names = self._column_names("action", "action", self.action_dim)
             self._grids = {
                 grid: _quantiles(self.metadata[grid])
                 for grid in GRIDS
@@ -112,14 +118,23 @@ class OnnxPolicy:
         """Whether the file has a warning light inside."""
         return "guard_score" in self._names
 
-    def __call__(self, observations: ArrayLike) -> Floats:
-        """What to do, ``[S] -> [A]`` or ``[B, S] -> [B, A]``.
+    def _column_names(self, kind: str, stem: str, size: int) -> tuple[str, ...]:
+        """The log's names, or ``stem_0, stem_1, …`` where it had none."""
+        known = self.metadata.get(f"{kind}_names") or [f"{stem}_{i}" for i in range(size)]
+        if len(known) != size or not all(isinstance(name, str) for name in known):
+            raise ValueError(f"it does not name its {size} {kind}s")
+        return tuple(known)
+
+    def __call__(self, observations: Given, names: Sequence[str] | None = None) -> Floats:
+        """What to do, ``[S] -> [A]`` or ``[B, S] -> [B, A]``; arguments as in ``decide``.
 
         Where observations are not finite and there is no fallback, nobody can say: PbrlError.
         """
-        decision = self.decide(observations)
+        decision = self.decide(observations, names)
         if self.fallback is None:
-            sound = np.isfinite(_rows(observations, self.observation_dim, "observations")[0]).all()
+            sound = np.isfinite(
+                _rows(observations, self.observation_names, "observations")[0]
+            ).all()
             if not sound or not np.isfinite(decision.action).all():
                 raise PbrlError(
                     "observations contain NaN, infinite or impossibly large values, and there is "
@@ -127,8 +142,18 @@ class OnnxPolicy:
                 )
         return decision.action
 
-    def decide(self, observations: ArrayLike) -> Decision:
-        """The policy's decision with uncertainty and light, for ``[S]`` or ``[B, S]``."""
+    def decide(self, observations: Given, names: Sequence[str] | None = None) -> Decision:
+        """The policy's decision with uncertainty and light.
+
+        Args:
+            observations: numbers ``[S]`` or ``[B, S]`` in the order of ``observation_names``; or a
+                mapping or data frame, whose columns are taken by name. It may have more columns;
+                a cell that is empty or no number counts as NaN, which is an alarm.
+            names: what the columns of plain numbers are; refused unless they are
+                ``observation_names`` in their order.
+        """
+        if names is not None:
+            _check_order(list(names), self.observation_names)
         return self._decide(observations, None)
 
     @property
@@ -136,8 +161,8 @@ class OnnxPolicy:
         """Whether the file can judge an action that is not the policy's own."""
         return len(self._names) > 1
 
-    def judge(self, observations: ArrayLike, actions: ArrayLike) -> Decision:
-        """The same for actions somebody else proposes, ``[A]`` or ``[B, A]``."""
+    def judge(self, observations: Given, actions: Given) -> Decision:
+        """The same for actions somebody else proposes, ``[A]`` or ``[B, A]``, or by name."""
         if not self.judges:
             raise PbrlError(
                 "This file has neither critics nor a guard, so it can judge no action; export it "
@@ -152,11 +177,11 @@ class OnnxPolicy:
             feed["proposed_action"] = actions
         return dict(zip(self._names, self._session.run(None, feed), strict=True))
 
-    def _decide(self, observations: ArrayLike, actions: ArrayLike | None) -> Decision:
-        s, single = _rows(observations, self.observation_dim, "observations")
+    def _decide(self, observations: Given, actions: Given | None) -> Decision:
+        s, single = _rows(observations, self.observation_names, "observations")
         a = None
         if actions is not None:
-            a, single_action = _rows(actions, self.action_dim, "actions")
+            a, single_action = _rows(actions, self.action_names, "actions")
             if single != single_action or len(a) != len(s):
                 raise PbrlError("observations and actions must have the same number of rows.")
         out = self.outputs(s, a)
@@ -257,9 +282,74 @@ def _numbers(values: ArrayLike, must: str) -> Floats:
         raise PbrlError(f"{must} numbers.") from error
 
 
-def _rows(values: ArrayLike, size: int, what: str) -> tuple[Floats, bool]:
+def in_order(values: Given, names: Sequence[str], what: str) -> ArrayLike:
+    """The columns ``names`` of a mapping or data frame, in that order; anything else as it is.
+
+    Args:
+        values: by name: one number each, or ``[B]`` each.
+        names: the order of training.
+        what: "observations" or "actions", for messages.
+    """
+    table: Any = values
+    given = _column_names_of(table)
+    if given is None:
+        plain: ArrayLike = table
+        return plain
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise PbrlError(
+            f"The {what} lack {_listed(missing)}; the policy was trained on {_listed(names)}."
+        )
+    columns = [_cells(table[name]) for name in names]
+    if len({np.shape(column) for column in columns}) > 1:
+        raise PbrlError(f"The {what} by name differ in length; give one value a row for each.")
+    return np.stack(columns, axis=-1)
+
+
+def _column_names_of(values: Any) -> set[str] | None:
+    """The names in a mapping, a data frame or a row of one; None for plain numbers."""
+    if hasattr(values, "columns"):
+        return set(values.columns)
+    keys = list(values.keys()) if hasattr(values, "keys") else []
+    named = isinstance(values, Mapping) or any(isinstance(key, str) for key in keys)
+    return set(keys) if named else None
+
+
+def _cells(values: Any) -> NDArray[Any]:
+    """A column, ``[]`` or ``[B]``; text is read as a number, and what is none becomes NaN."""
+    cells = np.asarray(values)
+    if cells.dtype.kind not in "OUS":
+        return cells
+    numbers = [_number(cell) for cell in cells.reshape(-1)]
+    return np.reshape(numbers, cells.shape)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _check_order(given: list[str], names: Sequence[str]) -> None:
+    if given == list(names):
+        return
+    how = "come in another order than" if sorted(given) == sorted(names) else "are not those of"
+    raise PbrlError(
+        f"The observations {how} the training data: they are {_listed(given)}, the policy takes "
+        f"{_listed(names)}. Put them in that order, or give a mapping, which is taken by name."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:20])
+    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
+
+
+def _rows(values: Given, names: Sequence[str], what: str) -> tuple[Floats, bool]:
+    size = len(names)
     shape = f"shape [{size}] or [B, {size}]"
-    array = _numbers(values, f"{what} of {shape} must be")
+    array = _numbers(in_order(values, names, what), f"{what} of {shape} must be")
     if array.ndim not in (1, 2) or array.shape[-1] != size:
         raise PbrlError(f"{what} must have {shape}, got {list(array.shape)}.")
     return np.ascontiguousarray(np.atleast_2d(array)), array.ndim == 1

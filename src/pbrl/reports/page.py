@@ -185,9 +185,19 @@ def _settings(groups: Groups) -> str:
         text = json.dumps(runs[0].info["config"], indent=2)
         out.append(
             f"<details><summary>{html.escape(f'{dataset}: {label}')}</summary>"
-            f"<pre>{html.escape(text)}</pre></details>"
+            f"{_column_names(runs[0].info['data'])}<pre>{html.escape(text)}</pre></details>"
         )
     return "".join(out)
+
+
+def _column_names(data: Mapping[str, Any]) -> str:
+    """What the log calls the policy's inputs and outputs; runs of an older pbrl do not know."""
+    rows = [(what, data.get(f"{what}_names")) for what in ("observation", "action")]
+    return "".join(
+        f"<p>{what.capitalize()}s: {html.escape(', '.join(names))}</p>"
+        for what, names in rows
+        if names
+    )
 
 
 def _origins(runs: Sequence[ReportRun]) -> str:

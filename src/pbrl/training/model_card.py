@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from pbrl.deploy.agent import Agent
-from pbrl.errors import PbrlError
+from pbrl.errors import PbrlError, printable
 from pbrl.training.files import write_text
 from pbrl.training.run import Run
 
 MODEL_CARD = "MODEL_CARD.md"
+NAMES = {"Observations": "observation_names", "Actions": "action_names"}  # in their order
 PROFILE = {"data": "logged actions", "policy": "the policy's actions", "random": "random actions"}
 
 
@@ -119,12 +120,17 @@ def _data(run: Run) -> str:
         ("Name", data["name"]),
         ("Transitions", f"{data['transitions']:,}"),
         ("Mean return of the logged episodes", f"{data['behaviour_return_mean']:.2f}"),
+        *((what, _names(data[key])) for what, key in NAMES.items() if data.get(key)),
         ("SHA-256 of the transitions", f"`{data['fingerprint']}`"),
     ]
     notes = "".join(f"\n- {note}" for note in data["notes"])
     return (
         "## Training data\n\n" + _table(("what", "value"), rows) + (notes + "\n" if notes else "")
     )
+
+
+def _names(columns: list[str]) -> str:
+    return ", ".join(f"`{printable(name)}`" for name in columns)
 
 
 def _training(run: Run) -> str:

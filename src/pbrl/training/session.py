@@ -179,6 +179,8 @@ def open_session(
             "env_id": evaluator.env_id if evaluator else (config.env_id or dataset.info.env_id),
             "reference_scores": dataset.info.reference_scores,
             "score_source": dataset.info.score_source,
+            "observation_names": list(dataset.observation_names),
+            "action_names": list(dataset.action_names),
             "behaviour_return_mean": float(dataset.episode_returns().mean()),
             "notes": list(dataset.info.notes),
         },
