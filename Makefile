@@ -2,12 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The default torch for Linux brings CUDA, 5.7 GB. The CPU build of the same version comes from your
+# own index where it has one, and otherwise from PyTorch's. For CUDA: make TORCH=torch demo
+TORCH ?= torch==$(shell sed -n 's/^torch==//p' constraints.txt)+cpu
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test lint types unit docs clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet "$(TORCH)" 2>/dev/null || \
+		$(BIN)/pip install --quiet -c constraints.txt --extra-index-url $(TORCH_INDEX) torch
 	$(BIN)/pip install --quiet -c constraints.txt -e .
 	touch $@
 
