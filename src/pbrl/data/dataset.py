@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,19 @@ class DatasetInfo:
     action_names: tuple[str, ...] = ()
 
 
+class Cuts(NamedTuple):
+    """Where the log goes on although no transition does: an episode's last row has no s', so it is
+    dropped, but it holds the action that was taken at the s' of the row before.
+
+    Attributes:
+        rows: ``[E]`` int64, ascending: the transitions before a dropped row.
+        actions: ``[E, A]`` float32, the dropped rows'.
+    """
+
+    rows: NDArray[np.int64]
+    actions: Floats
+
+
 @dataclass(frozen=True)
 class TransitionDataset:
     """Logged transitions, in memory or memory-mapped.
@@ -61,6 +75,7 @@ class TransitionDataset:
         known_fingerprint: the fingerprint where it is already recorded (the store's manifest).
         side_by_side: ``[N, 2S + A + 2]`` float32, the same observations, actions, rewards, next
             observations and terminals in one array, where a store keeps them so.
+        cuts: actions of rows that are no transitions, see ``next_actions``.
     """
 
     observations: Floats
@@ -72,6 +87,7 @@ class TransitionDataset:
     info: DatasetInfo = field(default_factory=lambda: DatasetInfo("unnamed"))
     known_fingerprint: str | None = field(default=None, repr=False)
     side_by_side: Floats | None = field(default=None, repr=False)
+    cuts: Cuts | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -143,6 +159,24 @@ class TransitionDataset:
         picked = {name: column[index] for name, column in self.columns().items()}
         return TransitionDataset(**picked, info=self.info)  # type: ignore[arg-type]
 
+    def next_actions(self, index: NDArray[np.int64]) -> Floats:
+        """The actions logged at s' of the rows ``index``, ``[B] -> [B, A]``; NaN without one.
+
+        It is the following row's inside an episode, and the dropped row's where an episode was cut.
+        There is none after a terminal, at the end of a log without dropped rows, and where rows are
+        not in order of time.
+        """
+        following = np.minimum(index + 1, len(self) - 1)
+        inside = ~np.asarray(self.episode_ends[index])
+        inside &= same_states(self.next_observations[index], self.observations[following])
+        actions = np.full((len(index), self.action_dim), np.nan, np.float32)
+        actions[inside] = self.actions[following[inside]]
+        if self.cuts is not None and len(self.cuts.rows):
+            place = np.searchsorted(self.cuts.rows, index).clip(max=len(self.cuts.rows) - 1)
+            cut = self.cuts.rows[place] == index
+            actions[cut] = self.cuts.actions[place[cut]]
+        return actions
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the rows: datasets that hold the same transitions have the same one."""
@@ -155,6 +189,12 @@ class TransitionDataset:
 def numbered_names(stem: str, size: int) -> tuple[str, ...]:
     """``stem_0, stem_1, …``: names for columns whose log has none."""
     return tuple(f"{stem}_{i}" for i in range(size))
+
+
+def same_states(one: NDArray[Any], other: NDArray[Any]) -> Bools:
+    """Whether two observations are the same but for rounding, ``[N, S], [N, S] -> [N]``."""
+    near: Bools = np.isclose(one, other, rtol=1e-3, atol=1e-3)
+    return np.logical_and.reduce(near, axis=1)  # type: ignore[no-any-return]
 
 
 def column_digest(column: NDArray[np.generic]) -> str:

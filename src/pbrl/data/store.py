@@ -31,6 +31,7 @@ from pbrl.data.validate import reading
 from pbrl.data.view import (
     StepCounter,
     ViewChoice,
+    cuts_before,
     following_observations,
     keeps_last,
     kept_rows,
@@ -297,8 +298,13 @@ class Store:
         picked = {name: self.columns[name] for name in VIEW_COLUMNS}
         rows = self.columns["rows"]
         _random_access(rows)
+        dropped = (self.columns[f"raw/dropped_{name}"] for name in ("index", "actions"))
         return TransitionDataset(
-            **picked, info=info, known_fingerprint=self.fingerprint, side_by_side=rows
+            **picked,
+            info=info,
+            known_fingerprint=self.fingerprint,
+            side_by_side=rows,
+            cuts=cuts_before(*map(np.asarray, dropped)),
         )
 
     def source(self) -> RowSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.errors import PbrlError
 
 Matrix = NDArray[np.float32]
 
@@ -31,6 +33,25 @@ class Batch(NamedTuple):
     rewards: Tensor
     next_observations: Tensor
     terminals: Tensor
+
+    @property
+    def next_actions(self) -> Tensor:
+        """The actions logged at the next observations, ``[B, A]``; NaN where there is none."""
+        raise PbrlError(
+            "This minibatch does not know which rows of a log it is, so it has no next actions; "
+            "draw it from TrainingData."
+        )
+
+
+class LoggedBatch(Batch):
+    """A minibatch that can look up what the log did next; costs nothing unless it is asked."""
+
+    look_up: Callable[[], Tensor]
+
+    @property
+    def next_actions(self) -> Tensor:
+        """The actions logged at the next observations, ``[B, A]``; NaN where there is none."""
+        return self.look_up()
 
 
 class RewardStatistics(NamedTuple):
@@ -70,6 +91,7 @@ class TrainingData:
         s, a = dataset.observation_dim, dataset.action_dim
         self._widths = [s, a, 1, s, 1]
         self._packed: Tensor | None = None
+        self._after: Tensor | None = None  # [N, A] next actions, once asked for
         self._mapped: Matrix | None = None
         if not dataset.memory_mapped:
             self._packed = torch.from_numpy(self._pack(dataset)).to(self.device)
@@ -91,7 +113,23 @@ class TrainingData:
             picked = self.dataset.rows(index.cpu().numpy())
             rows = torch.from_numpy(self._pack(picked)).to(self.device)
         s, a, r, s2, t = torch.split(rows, self._widths, dim=1)
-        return Batch(s, a, r.squeeze(1), s2, t.squeeze(1))
+        batch = LoggedBatch(s, a, r.squeeze(1), s2, t.squeeze(1))
+        batch.look_up = lambda: self.next_actions(index)
+        return batch
+
+    def next_actions(self, index: Tensor) -> Tensor:
+        """The actions logged after the rows ``index``, ``[B] -> [B, A]``; NaN without one."""
+        if self._packed is None:
+            return self._next_actions(index.cpu().numpy())
+        if self._after is None:  # few algorithms ask
+            rows = np.array_split(np.arange(len(self)), 1 + len(self) // (1 << 18))
+            self._after = torch.cat([self._next_actions(part) for part in rows])
+        return self._after.index_select(0, index)
+
+    def _next_actions(self, index: NDArray[np.int64]) -> Tensor:
+        unit = self.preprocessing.actions(self.dataset.next_actions(index))
+        # A dropped row may lie outside the bounds that the transitions keep.
+        return torch.from_numpy(unit.clip(-1, 1)).to(self.device)
 
     def reward_statistics(self) -> RewardStatistics:
         """Range, mean and share of non-negative rewards in network units, in pieces."""

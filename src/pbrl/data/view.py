@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pbrl.data.dataset import Bools, DatasetInfo, Floats, TransitionDataset
+from pbrl.data.dataset import Bools, Cuts, DatasetInfo, Floats, TransitionDataset, same_states
 from pbrl.data.rows import Metadata, Rows
 from pbrl.errors import PbrlError
 
@@ -101,10 +102,7 @@ def _share_out_of_order(rows: Rows) -> float:
         inside &= ~rows.timeouts[:-1]
     if not inside.any():
         return 0.0
-    near: Bools = np.isclose(
-        rows.next_observations[:-1], rows.observations[1:], rtol=1e-3, atol=1e-3
-    )
-    same = np.logical_and.reduce(near, axis=1)
+    same = same_states(rows.next_observations[:-1], rows.observations[1:])
     return float(1 - np.mean(same[inside]))
 
 
@@ -178,7 +176,16 @@ def training_view(
     columns = (rows.observations, rows.actions, rows.rewards, following, rows.terminals, ends)
     if not keep.all():
         columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
-    return TransitionDataset(*columns, info)
+    dropped = np.flatnonzero(~keep)
+    return TransitionDataset(*columns, info, cuts=cuts_before(dropped, rows.actions[dropped]))
+
+
+def cuts_before(dropped: NDArray[np.int64], actions: Floats) -> Cuts:
+    """The transitions right before the raw rows ``dropped [D]``, with those rows' actions."""
+    after_kept = np.diff(dropped, prepend=-1) > 1
+    # Raw row d - 1 is the transition of that number less the rows dropped before it.
+    before = dropped - 1 - np.arange(len(dropped))
+    return Cuts(before[after_kept], actions[after_kept])
 
 
 def following_observations(rows: Rows, after: Floats, view: View) -> Floats:

@@ -27,7 +27,7 @@ from torch import Tensor
 from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.base import require
 from pbrl.data.dataset import TransitionDataset
-from pbrl.data.training_data import Batch
+from pbrl.data.training_data import Batch, LoggedBatch
 from pbrl.deploy.agent import Agent
 from pbrl.envs.environments import make_env
 from pbrl.errors import PbrlError
@@ -231,11 +231,22 @@ class OnlineReplay:
         device = self.rows.device
         index = torch.randint(held, (online,), generator=self.generator, device=device)
         s, a, r, s2, t = torch.split(self.rows[index], self.widths, dim=1)
-        mine = Batch(s, a, r.squeeze(1), s2, t.squeeze(1))
+        mine = LoggedBatch(s, a, r.squeeze(1), s2, t.squeeze(1))
+        mine.look_up = lambda: self._next_actions(index)
         if online == size:
             return mine
         logged = self.offline.sample(size - online, generator)
-        return Batch(*(torch.cat(pair) for pair in zip(logged, mine, strict=True)))
+        mixed = LoggedBatch(*(torch.cat(pair) for pair in zip(logged, mine, strict=True)))
+        mixed.look_up = lambda: torch.cat([logged.next_actions, mine.next_actions])
+        return mixed
+
+    def _next_actions(self, index: Tensor) -> Tensor:
+        """The actions taken after the rows ``index``, ``[B, A]``; NaN where an episode ended."""
+        *_, s2, _ = torch.split(self.rows[index], self.widths, dim=1)
+        s, a, *_ = torch.split(self.rows[(index + 1) % len(self.rows)], self.widths, dim=1)
+        newest = index == (self.total - 1) % len(self.rows)
+        goes_on = (s == s2).all(1) & ~newest
+        return torch.where(goes_on[:, None], a, torch.nan)
 
     def _step(self) -> None:
         if self.observation is None:
