@@ -6,17 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pbrl.algorithms.sac import SAC
 from pbrl.data.dataset import Floats
+from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.loading import describe
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.data.readers_hdf5 import open_hdf5
-from pbrl.data.validate import reading
 from pbrl.errors import PbrlError
 from pbrl.training.run import Run
 
@@ -92,7 +91,7 @@ def _stored_policy(
     path: Path, deterministic: bool, env_id: str | None
 ) -> tuple[Behaviour, str | None, str]:
     """The behaviour policy that D4RL keeps under ``metadata/policy``."""
-    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+    with opened_hdf5(path) as file:
         if "metadata/policy" not in file:
             raise PbrlError(
                 f"'{path}' holds no policy (no 'metadata/policy'); D4RL stores one in its medium "
@@ -105,7 +104,8 @@ def _stored_policy(
         log_std: tuple[Any, ...] | None = None
         if "infos/action_log_std" in file:
             # Adroit's experts drew with this constant; their last_fc_log_std was never trained.
-            log_std = (np.asarray(file["infos/action_log_std"][0], np.float64),)
+            logged = own_array(f"'{path}'", "action_log_std", file["infos/action_log_std"])
+            log_std = (np.asarray(logged[0], np.float64),)
         elif "last_fc_log_std" in group:
             log_std = _layer(path, group, "last_fc_log_std")
         nonlinearity = _word(group, "nonlinearity", "relu")
@@ -123,7 +123,10 @@ def _stored_policy(
 
 def _layer(path: Path, group: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
-        weight, bias = (np.asarray(group[name][key], np.float64) for key in ("weight", "bias"))
+        weight, bias = (
+            np.asarray(own_array(f"'{path}'", key, group[name][key]), np.float64)
+            for key in ("weight", "bias")
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PbrlError(
             f"'{path}': the stored policy lacks a weight or bias of '{name}'."
@@ -139,7 +142,7 @@ def _layer(path: Path, group: Any, name: str) -> tuple[NDArray[Any], NDArray[Any
 def _word(group: Any, key: str, default: str) -> str:
     if key not in group:
         return default
-    value = group[key][()]
+    value = own_array(f"'{group.file.filename}'", key, group[key])[()]
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

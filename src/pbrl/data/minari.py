@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from pbrl.data.dataset import Floats
+from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import check_kind, reading, to_rows
 from pbrl.errors import PbrlError, optional_import
@@ -72,13 +73,13 @@ def open_minari(folder: Path, strict: bool = True) -> RowSource:
             "read. Write it again with data_format='hdf5'."
         )
     path = folder / DATA_FILE
-    with reading(path, "Minari HDF5"), h5py.File(path, "r") as file:
+    with opened_hdf5(path, "Minari HDF5") as file:
         episodes = _episodes(where, file)
         length = sum(_check_episode(where, name, file[name], s, a) for name in episodes)
 
     def blocks(size: int) -> Iterator[Rows]:
         waiting: list[Rows] = []
-        with reading(path, "Minari HDF5"), h5py.File(path, "r") as file:
+        with opened_hdf5(path, "Minari HDF5") as file:
             for name in episodes:
                 rows = _episode(f"{where}, {name}", file[name], strict)
                 waiting.append(rows)
@@ -175,7 +176,8 @@ def _check_episode(where: str, name: str, group: Any, s: int, a: int) -> int:
             raise PbrlError(
                 f"{where}: '{key}' of {name} is a dictionary; only flat vectors are supported."
             )
-        check_kind(where, f"{name}/{key}", group[key].dtype)
+        array = own_array(where, f"{name}/{key}", group[key])
+        check_kind(where, f"{name}/{key}", array.dtype)
     steps = int(group["rewards"].shape[0])
     wanted = {
         "observations": (steps + 1, s),

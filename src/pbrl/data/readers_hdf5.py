@@ -10,8 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.rows import Metadata, Rows, RowSource
-from pbrl.data.validate import KEYS, check_kind, check_shapes, reading, to_rows
+from pbrl.data.validate import KEYS, check_kind, check_shapes, to_rows
 from pbrl.errors import PbrlError
 
 METADATA_KEY = "pbrl_metadata"
@@ -24,7 +25,7 @@ MOST_COMPRESSED = 2000
 def open_hdf5(path: Path, strict: bool = True) -> RowSource:
     """A D4RL HDF5 file as a source of rows."""
     where = f"'{path}'"
-    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+    with opened_hdf5(path) as file:
         if "episode_0" in file:
             raise PbrlError(
                 f"{where} is the data file of a Minari dataset; give the directory that holds its "
@@ -37,7 +38,7 @@ def open_hdf5(path: Path, strict: bool = True) -> RowSource:
                     f"{where}: '{key}' is a group, not an array; dictionary observations are not "
                     "supported, store one flat vector a step."
                 )
-            check_kind(where, key, array.dtype)
+            check_kind(where, key, own_array(where, key, array).dtype)
         length, s, a = check_shapes(where, {key: arrays[key].shape for key in arrays})
         claimed = sum(int(arrays[key].nbytes) for key in arrays)
         if claimed > MOST_COMPRESSED * path.stat().st_size + (1 << 20):
@@ -48,7 +49,7 @@ def open_hdf5(path: Path, strict: bool = True) -> RowSource:
         metadata = _metadata(path, file)
 
     def blocks(size: int) -> Iterator[Rows]:
-        with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        with opened_hdf5(path) as file:
             for start in range(0, length, size):
                 block = {key: file[key][start : start + size] for key in arrays}
                 yield to_rows(where, block, start, strict)

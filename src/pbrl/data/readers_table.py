@@ -192,8 +192,9 @@ def _parse(
     """Blocks of numbers: by NumPy's parser where every cell is plain, else cell by cell."""
     file.readline()
     line = 2
-    places = [header.index(name) for name in layout.numeric()]
-    episode = header.index(layout.episode) if layout.episode is not None else None
+    place_of = {name: place for place, name in enumerate(header)}
+    places = [place_of[name] for name in layout.numeric()]
+    episode = place_of[layout.episode] if layout.episode is not None else None
     wanted = places if episode is None else [*places, episode]
     while lines := list(islice(file, size)):
         if any('"' in text for text in lines):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,8 +74,7 @@ def find_columns(
         mapping: role -> column, columns separated by commas, or ``prefix*``; roles left out are
             found by their default names.
     """
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    if twice:
+    if twice := _repeated(names):
         raise PbrlError(f"{where} has more than one column named '{twice[0]}'; rename one.")
     mapping = dict(mapping or {})
     for role in mapping:
@@ -100,10 +100,10 @@ def find_columns(
             f"{where} has {len(following)} columns of next observations and "
             f"{len(found['observations'])} of observations; they must agree."
         )
-    used = [name for role in ROLES for name in found[role]]
-    shared = sorted({name for name in used if used.count(name) > 1})
-    if shared:
+    taken = [name for role in ROLES for name in found[role]]
+    if shared := _repeated(taken):
         raise PbrlError(f"{where}: column '{shared[0]}' is used for two things; map it once.")
+    used = set(taken)
     return TableLayout(
         tuple(found["observations"]),
         tuple(found["actions"]),
@@ -116,6 +116,11 @@ def find_columns(
     )
 
 
+def _repeated(names: Sequence[str]) -> list[str]:
+    """Names that are there more than once."""
+    return sorted(name for name, times in Counter(names).items() if times > 1)
+
+
 def _mapped(where: str, names: Sequence[str], role: str, wanted: str | Sequence[str]) -> list[str]:
     listed = wanted.split(",") if isinstance(wanted, str) else list(wanted)
     columns: list[str] = []
@@ -124,8 +129,9 @@ def _mapped(where: str, names: Sequence[str], role: str, wanted: str | Sequence[
             columns += _numbered(where, names, (name[:-1],)) or [name]
         else:
             columns.append(name)
+    known = set(names)
     for name in columns:
-        if name not in names:
+        if name not in known:
             raise unknown_name(f"column for {role} in {where}:", name, names)
     return columns
 

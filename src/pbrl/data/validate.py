@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,10 +29,17 @@ BOUND_TOLERANCE = 1e-5
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turns whatever a damaged file does to the library that reads it into one sentence.
 
-    The exceptions of h5py, NumPy, zipfile and pyarrow on damaged files are of many kinds and of no
-    use to a user, hence the broad catch; our own errors pass.
+    A pipe, socket or device is refused before it is opened: that could wait for ever. The
+    exceptions of h5py, NumPy, zipfile and pyarrow on damaged files are of many kinds and of no use
+    to a user, hence the broad catch; our own errors pass.
     """
     try:
+        state = path.stat()
+        if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+            raise PbrlError(
+                f"'{path}' is no regular file but a pipe, socket or device; save what it gives to "
+                f"a {kind} file first."
+            )
         yield
     except PbrlError:
         raise
