@@ -104,11 +104,12 @@ def test_a_run_in_its_default_place_is_resumed_without_measuring(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for seeds, run in ([], "log-bc-seed0"), (["--seeds", "0"], "log-bc/seed_0"):
+    for seeds, run in ([], "log-bc-paper-*-seed0"), (["--seeds", "0"], "log-bc-paper-*/seed_0"):
         for seconds in 0.5, 0.05:
             Clock(monkeypatch, slow=0, seconds=seconds)
             assert main([*words, *seeds, "--hours", "0.015", "--quiet", "--resume"]) == 0
-            assert stored(tmp_path / "runs" / run)["steps"] == 100
+            (place,) = (tmp_path / "runs").glob(run)
+            assert stored(place)["steps"] == 100
 
 
 @pytest.mark.parametrize("hours", ["-1", "0", "nan", "inf", "0.01 --steps 50"])

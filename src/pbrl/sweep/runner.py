@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import socket
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +29,11 @@ from pbrl.sweep.jobs import Job
 from pbrl.sweep.view import SweepView
 from pbrl.training.config import from_json, to_json
 from pbrl.training.files import write_json
+from pbrl.training.lock import Busy
 from pbrl.training.loop import Interrupted, run_training
 from pbrl.training.machine import stops_as_interrupts
 
-FAILURE, WORKER, LOCK = "failure.json", "worker.json", ".sweep.lock"
+FAILURE, WORKER = "failure.json", "worker.json"
 # Enough for handles and small results; datasets are read from files, not passed through Ray.
 OBJECT_STORE_BYTES = 100_000_000
 LOCK_SECONDS = 120.0
@@ -135,17 +135,19 @@ def run_job(values: dict[str, Any], run_dir: str) -> dict[str, str]:
     place = Path(run_dir)
     place.mkdir(parents=True, exist_ok=True)
     config = replace(from_json(values), run_dir=place)
-    with _only_one(place):
-        write_json(place / WORKER, {"pid": os.getpid(), "host": socket.gethostname()})
-        try:
-            run_training(config, resume=True, quiet=True)
-        except Interrupted as error:
-            return {"result": "interrupted", "message": str(error)}
-        except DivergenceError as error:
-            write_json(place / FAILURE, {"message": str(error)})
-            return {"result": "diverged", "message": str(error)}
-        except PbrlError as error:
-            return {"result": "failed", "message": str(error)}
+    write_json(place / WORKER, {"pid": os.getpid(), "host": socket.gethostname()})
+    try:
+        # A worker thought lost may still be alive, or a second sweep be on it.
+        run_training(config, resume=True, quiet=True, wait=LOCK_SECONDS)
+    except Busy:
+        raise
+    except Interrupted as error:
+        return {"result": "interrupted", "message": str(error)}
+    except DivergenceError as error:
+        write_json(place / FAILURE, {"message": str(error)})
+        return {"result": "diverged", "message": str(error)}
+    except PbrlError as error:
+        return {"result": "failed", "message": str(error)}
     return {"result": "done", "message": ""}
 
 
@@ -288,30 +290,6 @@ def _require_room(ray: Any, cpus: int, memory: int, gpus: float) -> None:
 
 
 # ---------------------------------------------------------------------------- small things
-
-
-@contextlib.contextmanager
-def _only_one(place: Path) -> Iterator[None]:
-    """Hold a run directory: a worker thought lost may still be alive, or a second sweep be on it.
-
-    The lock goes with the process, so a killed worker leaves none behind.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows: no such lock
-        yield
-        return
-    with open(place / LOCK, "w") as file:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise PbrlError(f"Another process is training in {place}.") from error
-                time.sleep(0.5)
-        yield
 
 
 def _stored_failure(job: Job) -> str | None:

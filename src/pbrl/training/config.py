@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import types
 import typing
@@ -17,7 +18,7 @@ from pbrl.data.dataset import TransitionDataset
 from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
-from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE
+from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE, purposes
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"steps": 1_000_000, "eval_every": 1000},
@@ -56,7 +57,7 @@ class TrainConfig:
     threads: Annotated[CountOrZero, PLACE] = 0
     """CPU threads; 0: all cores. Runs side by side want 1 each."""
     run_dir: Annotated[Path | None, PLACE] = None
-    """Where the run lives; runs/<dataset>-<algorithm>-seed<seed> when omitted."""
+    """Where the run lives; a directory in runs/ named by data, settings and seed when omitted."""
     checkpoint_every: Annotated[CountOrZero, PLACE] = 0
     """Steps between checkpoints; 0: one percent of the run, but at least 1000."""
     keep_every: Annotated[CountOrZero, KEPT] = 0
@@ -104,8 +105,7 @@ class TrainConfig:
         percent = self.steps // 100
         run_dir = self.run_dir
         if run_dir is None:
-            stem = Path(self.dataset).name.removesuffix(".hdf5").removesuffix(".npz") or "data"
-            run_dir = Path("runs") / f"{stem}-{self.algorithm}-seed{self.seed}"
+            run_dir = Path("runs") / _run_name(self)
         return dataclasses.replace(
             self,
             run_dir=run_dir,
@@ -154,6 +154,31 @@ def to_json(config: Any) -> dict[str, Any]:
             value = str(value)
         out[f.name] = value
     return out
+
+
+def bound_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings, the algorithm's among them, that a resumed run must have as it had them.
+
+    Args:
+        values: of a ``TrainConfig``, as ``to_json`` writes it.
+    """
+    free = {name for name, purpose in purposes(TrainConfig).items() if purpose.changeable}
+    flat = {**values, **values["settings"]}
+    return {name: value for name, value in flat.items() if name not in free | {"settings"}}
+
+
+def _run_name(config: TrainConfig) -> str:
+    """``hopper-medium-v2-pbrl-paper-seed0``; a digest says that settings are not the preset's.
+
+    Two settings of which the one cannot be resumed as the other have different names.
+    """
+    stem = Path(config.dataset).name.removesuffix(".hdf5").removesuffix(".npz") or "data"
+    preset = make_config(config.algorithm, config.preset, config.dataset, seed=config.seed)
+    usual, own = bound_settings(to_json(preset)), bound_settings(to_json(config))
+    changed = {name: value for name, value in own.items() if value != usual[name]}
+    text = json.dumps(changed, sort_keys=True).encode()
+    digest = f"-{hashlib.sha256(text).hexdigest()[:8]}" if changed else ""
+    return f"{stem}-{config.algorithm}-{config.preset}{digest}-seed{config.seed}"
 
 
 def from_json(

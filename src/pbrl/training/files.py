@@ -43,6 +43,12 @@ def cannot_write(path: Path, error: OSError) -> PbrlError:
     )
 
 
+def refuse_file(run_dir: Path) -> None:
+    """Refuse a file where a run's directory shall be."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise PbrlError(f"--run-dir {run_dir} is a file; give a directory.")
+
+
 def sync_directory(path: Path) -> None:
     """Make renames in ``path`` durable where the system allows it."""
     if os.name == "posix":

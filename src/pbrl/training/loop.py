@@ -26,6 +26,7 @@ from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.files import write_json
+from pbrl.training.lock import only_one
 from pbrl.training.machine import (
     busy_machine,
     keep_freed_memory,
@@ -97,10 +98,28 @@ def run_training(
     quiet: bool = False,
     console: Console | None = None,
     extension: Extension | None = None,
+    wait: float = 0.0,
 ) -> Run:
-    """Run ``config`` from its start or, with ``resume``, from its newest checkpoint."""
+    """Run ``config`` from its start or, with ``resume``, from its newest checkpoint.
+
+    Where another process is at work in the directory, it is refused after ``wait`` seconds.
+    """
     console = console or plain_console(stderr=True)
     config = config.resolved()
+    assert config.run_dir is not None
+    with only_one(config.run_dir, wait):
+        return _run_alone(config, dataset, resume, quiet, console, extension)
+
+
+def _run_alone(
+    config: TrainConfig,
+    dataset: TransitionDataset | None,
+    resume: bool,
+    quiet: bool,
+    console: Console,
+    extension: Extension | None,
+) -> Run:
+    """What ``run_training`` does while nobody else can."""
     assert config.run_dir is not None
     stored = claim_directory(config.run_dir, resume)
     if stored is not None and config.threads == 0:

@@ -19,6 +19,7 @@ from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig, to_json
 from pbrl.training.files import write_json
+from pbrl.training.lock import only_one
 from pbrl.training.loop import Interrupted
 from pbrl.training.machine import cores, stops_as_interrupts
 from pbrl.training.metrics import latest_metrics
@@ -58,13 +59,19 @@ def train_seeds(
 
     A seed that fails does not stop the others; the first failure's message is raised at the end.
     """
-    console = console or plain_console(stderr=True)
+    base = seeds_directory(config)
+    with only_one(base):
+        return _train_alone(config, seeds, base, resume, console or plain_console(stderr=True))
+
+
+def _train_alone(
+    config: TrainConfig, seeds: list[int], base: Path, resume: bool, console: Console
+) -> dict[str, Any]:
+    """What ``train_seeds`` does while nobody else can."""
     # Before the others' settings are written over.
     directories = claim_directories(config, seeds, resume)
-    base = seeds_directory(config)
     threads = seed_threads(config)
     at_once = max(1, cores() // threads)
-    base.mkdir(parents=True, exist_ok=True)
     config_file = base / SEEDS_CONFIG
     write_json(config_file, to_json(replace(config, run_dir=None)))
 

@@ -28,10 +28,9 @@ from pbrl.training.checkpoint import (
     prune,
     save_checkpoint,
 )
-from pbrl.training.config import TrainConfig, from_json, read_config, to_json
-from pbrl.training.files import cannot_write, write_json
+from pbrl.training.config import TrainConfig, bound_settings, from_json, read_config, to_json
+from pbrl.training.files import cannot_write, refuse_file, write_json
 from pbrl.training.metrics import MetricLog
-from pbrl.training.purposes import purposes
 from pbrl.training.run import CONFIG, Run, git_revision, versions
 
 # Q beyond this many times the largest possible return counts as exploded.
@@ -103,6 +102,7 @@ class Session:
 
 def claim_directory(run_dir: Path, resume: bool) -> dict[str, Any] | None:
     """The stored config.json when resuming, None for a new run; refuses to overwrite a run."""
+    refuse_file(run_dir)
     config_file = run_dir / CONFIG
     if config_file.exists():
         if not resume:
@@ -111,8 +111,6 @@ def claim_directory(run_dir: Path, resume: bool) -> dict[str, Any] | None:
                 "--run-dir."
             )
         return read_config(config_file)
-    if run_dir.exists() and not run_dir.is_dir():
-        raise PbrlError(f"--run-dir {run_dir} is a file; give a directory.")
     return None
 
 
@@ -281,7 +279,7 @@ def _check_resume(
             f"data: {stored['data']['name']} ({stored['data']['fingerprint'][:12]}) -> "
             f"{dataset.info.name} ({dataset.fingerprint[:12]})"
         )
-    old, new = _bound(before), _bound(now)
+    old, new = bound_settings(before), bound_settings(now)
     differences += [
         f"{name}: {old.get(name)!r} -> {new.get(name)!r}"
         for name in old.keys() | new.keys()
@@ -309,13 +307,6 @@ def _check_resume(
             "not be equal bit for bit."
         )
     return config
-
-
-def _bound(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings, the algorithm's among them, that a resumed run must have as it had them."""
-    free = {name for name, purpose in purposes(TrainConfig).items() if purpose.changeable}
-    flat = {**values, **values["settings"]}
-    return {name: value for name, value in flat.items() if name not in free | {"settings"}}
 
 
 def diverged(name: str, value: float, step: int, run: Run) -> DivergenceError:
