@@ -19,7 +19,8 @@ from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.agent import Agent
-from pbrl.deploy.guard import Guard, fit_guard
+from pbrl.deploy.guard import Guard
+from pbrl.deploy.guard_fit import fit_guard
 from pbrl.errors import PbrlError
 
 

@@ -13,7 +13,7 @@ from pbrl.data.dataset import TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.agent import Agent
 from pbrl.deploy.export import build_model
-from pbrl.deploy.guard import fit_guard
+from pbrl.deploy.guard_fit import fit_guard
 from pbrl.deploy.onnx_policy import OnnxPolicy
 
 DECISIONS = 1000

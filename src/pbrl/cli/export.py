@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
 
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
+from pbrl.deploy.episodes import ALPHA, WINDOW, check_alpha, check_window
+
+if TYPE_CHECKING:
+    from pbrl.deploy.agent import Agent
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class ExportArguments:
         step: a kept checkpoint; the newest when omitted.
         dataset: the run's training data, where they are no longer where they were.
         guard: put the warning light in (needs the training data once).
+        alpha: at most this share of episodes like the log raises an alarm.
+        window: such an alarm takes K of N steps in a row.
+        calibrate_on: episodes that nothing was learned from, to calibrate the alarm on: a later
+            part of the log, or a trial of this policy.
     """
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -32,13 +40,17 @@ class ExportArguments:
     step: int | None = None
     dataset: str | None = None
     guard: bool = True
+    alpha: float = ALPHA
+    window: tuple[int, int] = WINDOW
+    calibrate_on: str | None = None
 
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl export`` with these words; returns the exit code."""
     arguments = parse(ExportArguments, argv, "pbrl export")
 
-    from pbrl.data import load_dataset
+    check_alpha(arguments.alpha)
+    check_window(arguments.window)
     from pbrl.deploy.export import export_onnx
     from pbrl.training.run import Run
 
@@ -46,10 +58,8 @@ def main(argv: list[str]) -> int:
     console = plain_console()
     if arguments.guard:
         with console.status("Fitting the warning light on the training data …"):
-            if arguments.dataset is not None:
-                agent.fit_guard(load_dataset(arguments.dataset))
-            agent.require_guard()
-    report = export_onnx(agent, arguments.file, guard=arguments.guard)
+            _fit(agent, arguments)
+    report = export_onnx(agent, arguments.file, guard=arguments.guard, alpha=arguments.alpha)
     table = Table("what", "value", title=str(report.path))
     table.add_row("size", f"{report.size / 1e6:.2f} MB")
     table.add_row("outputs", ", ".join(report.outputs))
@@ -61,3 +71,17 @@ def main(argv: list[str]) -> int:
     for note in report.notes:
         console.print(note)
     return 0
+
+
+def _fit(agent: Agent, arguments: ExportArguments) -> None:
+    """The guard these arguments ask for; the run's own where they ask for nothing else."""
+    from pbrl.data import load_dataset
+    from pbrl.training.guard_of_run import training_dataset
+
+    if arguments.dataset is not None or arguments.window != WINDOW:
+        named = arguments.dataset
+        data = training_dataset(agent.info) if named is None else load_dataset(named)
+        agent.fit_guard(data, window=arguments.window)
+    if arguments.calibrate_on is not None:
+        agent.calibrate_guard(load_dataset(arguments.calibrate_on), window=arguments.window)
+    agent.require_guard()

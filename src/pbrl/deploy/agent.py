@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch import Tensor
 from pbrl.algorithms.base import Algorithm
 from pbrl.data.dataset import TransitionDataset, numbered_names
 from pbrl.data.preprocessing import Preprocessing
-from pbrl.deploy.guard import Guard, Reading, fit_guard, percentile
-from pbrl.deploy.onnx_policy import Given, in_order
+from pbrl.deploy.columns import Given, in_order
+from pbrl.deploy.episodes import ALPHA, WINDOW, EpisodeLight
+from pbrl.deploy.guard import Guard, Reading, percentile
+from pbrl.deploy.guard_fit import calibrated, fit_guard
 from pbrl.errors import PbrlError
 
 Floats = NDArray[np.float32]
@@ -142,19 +144,72 @@ class Agent:
         return self.fitted_guard
 
     def fit_guard(
-        self, dataset: TransitionDataset, *, steps: int | None = None, seed: int = 0
+        self,
+        dataset: TransitionDataset,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        held_out: Sequence[int] | None = None,
+        window: tuple[int, int] = WINDOW,
     ) -> Guard:
-        """Fit the warning light on the agent's training data and keep it."""
+        """Fit the warning light on the agent's training data and keep it.
+
+        Args:
+            dataset: the data the agent learned from.
+            steps: gradient steps of the guard's model of the logged actions.
+            seed: of the split and the fit.
+            held_out: numbers of the episodes among them that the agent did not learn from.
+            window: the light of episodes takes k of n steps in a row.
+        """
+        self._require_sizes(dataset)
+        self.fitted_guard = fit_guard(
+            self.algorithm,
+            self.preprocessing,
+            dataset,
+            steps=steps,
+            seed=seed,
+            held_out=held_out,
+            window=window,
+        )
+        return self.fitted_guard
+
+    def calibrate_guard(
+        self, dataset: TransitionDataset, *, window: tuple[int, int] = WINDOW
+    ) -> Guard:
+        """Calibrate the light of episodes anew, on episodes that nothing was learned from.
+
+        Alarms are promised to be rare in episodes like *these*: a later part of the log, or a
+        trial in which this very policy acted.
+        """
+        self._require_sizes(dataset)
+        self.fitted_guard = calibrated(
+            self.require_guard(),
+            self.algorithm,
+            self.preprocessing,
+            dataset,
+            list(dataset.episodes()),
+            window,
+        )
+        return self.fitted_guard
+
+    def episode_light(self, alpha: float = ALPHA) -> EpisodeLight:
+        """A light over whole episodes, to be given the scores that ``guard`` reads step by step."""
+        episodes = self.require_guard().episodes
+        if episodes is None:
+            raise PbrlError(
+                "This guard knows nothing of whole episodes: it was fitted on fewer than ten of "
+                "them, on shorter ones than its window, or by an older pbrl. Call "
+                "agent.calibrate_guard(dataset) with episodes the agent did not learn from."
+            )
+        return EpisodeLight(episodes, alpha)
+
+    def _require_sizes(self, dataset: TransitionDataset) -> None:
         sizes = (dataset.observation_dim, dataset.action_dim)
         if sizes != (self.observation_dim, self.action_dim):
             raise PbrlError(
                 f"These data have {sizes[0]} observation and {sizes[1]} action dimensions, the "
                 f"agent has {self.observation_dim} and {self.action_dim}."
             )
-        self.fitted_guard = fit_guard(
-            self.algorithm, self.preprocessing, dataset, steps=steps, seed=seed
-        )
-        return self.fitted_guard
 
     def _observations(self, observations: Given, finite: bool = True) -> tuple[Tensor, bool]:
         batch, single = _as_batch(observations, self.observation_names, "observations", finite)

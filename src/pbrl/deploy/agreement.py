@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 ACTION_TOLERANCE = 1e-5  # of half the action range
 VALUE_TOLERANCE = 1e-5  # of the largest |Q|
-SCORE_TOLERANCE = 1e-2  # a small distance is a difference of large squares
+SCORE_TOLERANCE = 1e-2  # of scores above 1; a small distance is a difference of large squares
 
 
 @dataclass
@@ -85,7 +85,8 @@ def _compare(
     worst.action = _larger(worst.action, _off_by(agent, s, got["action"], VALUE_TOLERANCE * size))
     if "guard_score" in got:
         score = _score(agent, s, judged, proposed is None)
-        worst.score = _larger(worst.score, got["guard_score"] - score)
+        off = (got["guard_score"] - score) / np.maximum(1, np.abs(score))
+        worst.score = _larger(worst.score, off)
 
 
 def _larger(known: float, differences: NDArray[Any]) -> float:

@@ -33,6 +33,7 @@ from pbrl.algorithms.uwac import keep_mask
 from pbrl.deploy import guard as g
 from pbrl.deploy.agent import Agent
 from pbrl.deploy.agreement import check_model
+from pbrl.deploy.episodes import ALPHA, EpisodeCalibration, check_alpha
 from pbrl.deploy.onnx_graph import Graph
 from pbrl.deploy.onnx_policy import CHECKSUM_SPACE, with_checksum
 from pbrl.errors import PbrlError, optional_import
@@ -40,7 +41,7 @@ from pbrl.nn.critics import Critics
 from pbrl.nn.ensemble import EnsembleMLP
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
 
-FORMAT_VERSION = 2  # from 2 on with a checksum
+FORMAT_VERSION = 3  # from 2 on with a checksum, from 3 on with episodes
 CHECK_ROWS = 256
 
 
@@ -73,6 +74,7 @@ def export_onnx(
     path: str | Path,
     *,
     guard: bool = True,
+    alpha: float = ALPHA,
     observations: NDArray[Any] | None = None,
 ) -> ExportReport:
     """Write ``agent`` as one ONNX file, after checking it against the agent with onnxruntime.
@@ -81,12 +83,14 @@ def export_onnx(
         agent: a trained agent.
         path: where to write, usually ``policy.onnx``.
         guard: put the warning light in; fits it first where the agent has none yet.
+        alpha: at most this share of episodes like the log raises an alarm.
         observations: raw rows ``[N, S]`` to check on; draws around the training data when omitted.
 
     Raises:
         PbrlError: when the two do not agree; nothing is written then.
     """
     optional_import("onnxruntime", "export")
+    check_alpha(alpha)
     light = agent.require_guard() if guard else None
     notes = []
     if not agent.algorithm.has_critics:
@@ -94,7 +98,9 @@ def export_onnx(
             f"{agent.algorithm.name} has no critics: the file gives no q_mean and no uncertainty"
             + (", and its guard watches the state alone." if guard else ".")
         )
-    content, outputs = build_model(agent, light)
+    if light is not None:
+        notes += episode_notes(light.episodes, alpha)
+    content, outputs = build_model(agent, light, alpha)
     if observations is None:
         observations = _check_rows(agent)
     action_error, value_error = check_model(content, agent, observations)
@@ -112,7 +118,27 @@ def export_onnx(
     )
 
 
-def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[bytes, tuple[str, ...]]:
+def episode_notes(episodes: EpisodeCalibration | None, alpha: float) -> list[str]:
+    """What the light of episodes promises, in sentences."""
+    if episodes is None:
+        return [
+            "No light for whole episodes: the log has fewer than ten, too few to hold any out, or "
+            "all are shorter than the window. Calibrate on others, with --calibrate-on."
+        ]
+    k, n = episodes.window
+    said = f"Light of episodes ({k} of {n} steps): {episodes.threshold(alpha).sentence()}"
+    if episodes.unseen:
+        return [said]
+    return [
+        said,
+        "The critics learned from these episodes too, so their disagreement there may be smaller "
+        "than on new ones, and alarms in deployment more frequent than that.",
+    ]
+
+
+def build_model(
+    agent: Agent, guard: g.Guard | None = None, alpha: float = ALPHA
+) -> tuple[bytes, tuple[str, ...]]:
     """The ONNX file of an agent, not yet compared with it, and the names of its outputs."""
     graph, maps = Graph(), agent.preprocessing
     parts = _parts(agent)
@@ -154,7 +180,7 @@ def build_model(agent: Agent, guard: g.Guard | None = None) -> tuple[bytes, tupl
     if guard is not None:
         _guard(graph, guard, s, a, absent, uncertainty)
         outputs["guard_score"] = ["batch"]
-    model = graph.model(inputs, outputs, _metadata(agent, guard))
+    model = graph.model(inputs, outputs, _metadata(agent, guard, alpha))
     return with_checksum(model.SerializeToString()), tuple(outputs)
 
 
@@ -241,7 +267,9 @@ def _guard(
 ) -> None:
     """Output ``guard_score``, as ``GuardModel.score`` computes it."""
     model = guard.model
-    standard = graph.affine(s, 1 / model.scale.cpu(), (-model.shift / model.scale).cpu())
+    # Not s / scale - shift / scale: of a column that never varies both are huge.
+    centred = graph.node("Sub", s, graph.constant(model.shift))
+    standard = graph.node("Div", centred, graph.constant(model.scale))
     x = graph.node("MatMul", standard, graph.constant(model.whitening))
     own_square = graph.node("ReduceSumSquare", x, graph.axes(1), keepdims=1)
     cross = graph.node("MatMul", x, graph.constant(-2 * model.prototypes.mT))
@@ -296,7 +324,7 @@ def _guard(
 # ------------------------------------------------------------------------------- metadata
 
 
-def _metadata(agent: Agent, guard: g.Guard | None) -> dict[str, str]:
+def _metadata(agent: Agent, guard: g.Guard | None, alpha: float) -> dict[str, str]:
     info, algorithm = agent.info, agent.algorithm
     data, maps = info.get("data", {}), agent.preprocessing
     values: dict[str, Any] = {
@@ -317,6 +345,8 @@ def _metadata(agent: Agent, guard: g.Guard | None) -> dict[str, str]:
     }
     if guard is not None:
         values["guard"] = guard.about
+        values["alpha"] = alpha
+        values["episodes"] = None if guard.episodes is None else guard.episodes.to_json()
         values["guard_quantiles_own"] = [float(f"{x:.6g}") for x in guard.own]
         values["guard_quantiles_proposed"] = [float(f"{x:.6g}") for x in guard.proposed]
         if not np.isnan(guard.uncertainty).any():

@@ -14,6 +14,9 @@ The guard's score follows the action where one is proposed, else the state; the 
 join in beyond their 99th percentile. Raw U alone is a poor light, because it differs more between
 states than between actions; docs/trust.md has the figures that led to this choice.
 
+Over whole episodes the light keeps a promise, see ``pbrl.deploy.episodes``; what both rest on is
+fitted by ``pbrl.deploy.guard_fit``.
+
 A light that fails must fail on: what is not finite, coming in or computed from it, scores infinity,
 and a score that cannot be compared is an alarm.
 
@@ -24,7 +27,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,21 +39,17 @@ from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
 from pbrl.algorithms.base import Algorithm
-from pbrl.data.dataset import TransitionDataset
-from pbrl.data.preprocessing import Preprocessing
+from pbrl.deploy.episodes import EpisodeCalibration
 from pbrl.errors import PbrlError
 from pbrl.nn.policy import MLP
 
 Floats = NDArray[np.float32]
 
-FORMAT_VERSION = 2  # from 2 on with a checksum
-PROTOTYPES = 2048
-CALIBRATION_ROWS = 5000
+FORMAT_VERSION = 3  # from 2 on with a checksum, from 3 on with episodes
 QUANTILES = np.linspace(0, 1, 1001)
 OBSERVATION_LIMIT = 10.0  # deviations; beyond it the behaviour model would only extrapolate
 ACTION_LIMIT = 0.995  # logged actions often sit on their bound, where atanh is infinite
 LOG_STD_LIMITS = (-5.0, 1.0)
-SHRINKAGE = 1e-3  # keeps directions finite in which the log does not vary
 LARGE_NEGATIVE = -1e6  # what a measurement counts as that does not take part
 
 
@@ -180,6 +178,8 @@ class Guard:
         proposed: quantiles of the score of held-out logged actions, ``[1001]``.
         uncertainty: quantiles of U over training data, ``[1001]``; all NaN without critics.
         about: where it was fitted: data fingerprint, step.
+        episodes: what whole episodes score; None where none could be held out, and in files of an
+            older pbrl.
     """
 
     model: GuardModel
@@ -187,6 +187,7 @@ class Guard:
     proposed: NDArray[np.float64]
     uncertainty: NDArray[np.float64]
     about: dict[str, Any]
+    episodes: EpisodeCalibration | None = None
 
     def __post_init__(self) -> None:
         tensors = self._tensors()
@@ -228,6 +229,7 @@ class Guard:
             "format_version": FORMAT_VERSION,
             "hidden": list(self.model.hidden),
             "about": self.about,
+            "episodes": None if self.episodes is None else self.episodes.to_json(),
         }
         about["sha256"] = _checksum(about, tensors)
         temporary = path.with_name(path.name + ".tmp")
@@ -260,7 +262,9 @@ class Guard:
             nothing = torch.full((len(QUANTILES),), torch.nan, dtype=torch.float64)
             grids = {k: tensors[k].numpy() for k in ("own", "proposed")}
             grids["uncertainty"] = tensors.get("uncertainty", nothing).numpy()
-            return Guard(model, **grids, about=dict(about["about"]))
+            known = about.get("episodes")
+            episodes = None if known is None else EpisodeCalibration.from_json(known)
+            return Guard(model, **grids, about=dict(about["about"]), episodes=episodes)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PbrlError(f"{path} is no guard of pbrl, or damaged ({error}).") from error
 
@@ -275,130 +279,3 @@ def percentile(grid: NDArray[np.float64], values: NDArray[Any]) -> Floats:
     if np.isnan(grid).any():
         return np.full(np.shape(values), np.nan, np.float32)
     return np.asarray(100 * np.interp(values, grid, QUANTILES), np.float32)
-
-
-def fit_guard(
-    algorithm: Algorithm,
-    preprocessing: Preprocessing,
-    dataset: TransitionDataset,
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    on_step: Callable[[int], None] | None = None,
-) -> Guard:
-    """Fit a guard for ``algorithm`` on the data it learned from; some seconds on one core.
-
-    A tenth of the episodes is held out to calibrate the scores.
-
-    Args:
-        algorithm: trained.
-        preprocessing: of its run.
-        dataset: its training data, raw.
-        steps: gradient steps of the behaviour model; 500 to 3,000 by the size of the data when
-            omitted.
-        seed: of the split and the fit.
-        on_step: called with the number of steps done.
-    """
-    if len(dataset) < 20:
-        raise PbrlError(f"A guard needs at least 20 transitions, these data have {len(dataset)}.")
-    steps = min(3000, max(500, len(dataset))) if steps is None else steps
-    rng = np.random.default_rng(seed)
-    kept, held = _split(dataset, rng)
-    s_all, a_all = _unit(preprocessing, dataset, kept)
-    generator = torch.Generator().manual_seed(seed)
-    count = min(PROTOTYPES, len(kept))
-    model = GuardModel(dataset.observation_dim, dataset.action_dim, count, generator=generator)
-
-    s = s_all.double()
-    model.shift.copy_(s.mean(0))
-    model.scale.copy_(s.std(0, correction=0) + 1e-6)
-    z = (s - model.shift.double()) / model.scale.double()
-    covariance = z.mT @ z / len(z) + SHRINKAGE * torch.eye(z.shape[1], dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(covariance)
-    model.whitening.copy_(vectors / values.sqrt())
-    chosen = torch.from_numpy(rng.choice(len(s), count, replace=False))
-    model.prototypes.copy_(model.standardised(s_all[chosen]) @ model.whitening)
-    _fit_behaviour(model, s_all, a_all, steps, generator, on_step)
-    model.requires_grad_(False)
-
-    s_cal, a_cal = _unit(preprocessing, dataset, _some(held, CALIBRATION_ROWS, rng))
-    s_cal, a_cal = s_cal.to(algorithm.device), a_cal.to(algorithm.device)
-    model.to(algorithm.device)
-    with torch.no_grad():
-        u = algorithm.uncertainty(s_cal, a_cal) if algorithm.has_critics else None
-        measured = [model.state(s_cal), u, model.action(s_cal, a_cal)]
-        for i, part in enumerate(measured):
-            if part is not None:
-                middle, high = torch.quantile(part, torch.tensor([0.5, 0.99], device=part.device))
-                model.medians[i] = middle
-                model.spreads[i] = (high - middle).clamp_min(1e-6)
-        own_u = algorithm.uncertainty(s_cal, algorithm.act(s_cal)) if u is not None else None
-        own = model.score(s_cal, own_u, None)
-        proposed = model.score(s_cal, u, a_cal)
-        u_grid = np.full(len(QUANTILES), np.nan)
-        if algorithm.has_critics:
-            everywhere = _some(np.concatenate([kept, held]), CALIBRATION_ROWS, rng)
-            s_any, a_any = _unit(preprocessing, dataset, everywhere)
-            u_grid = _grid(
-                algorithm.uncertainty(s_any.to(algorithm.device), a_any.to(algorithm.device))
-            )
-    about = {
-        "data_fingerprint": dataset.fingerprint,
-        "held_out_rows": len(s_cal),
-        "prototypes": count,
-    }
-    return Guard(model, _grid(own), _grid(proposed), u_grid, about)
-
-
-def _split(
-    dataset: TransitionDataset, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to fit on and rows held out: whole episodes where there are ten, else single rows."""
-    episodes = list(dataset.episodes())
-    if len(episodes) >= 10:
-        out = set(rng.permutation(len(episodes))[: max(1, len(episodes) // 10)].tolist())
-        owner = np.repeat(np.arange(len(episodes)), [e.stop - e.start for e in episodes])
-        mask = np.isin(owner, list(out))
-    else:
-        mask = np.zeros(len(dataset), np.bool_)
-        mask[rng.permutation(len(dataset))[: max(1, len(dataset) // 10)]] = True
-    return np.flatnonzero(~mask), np.flatnonzero(mask)
-
-
-def _some(rows: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return np.sort(rng.permutation(rows)[:count])
-
-
-def _unit(
-    preprocessing: Preprocessing, dataset: TransitionDataset, rows: NDArray[np.int64]
-) -> tuple[Tensor, Tensor]:
-    """Observations and actions of these rows in network units, on the CPU."""
-    s = preprocessing.observations(dataset.observations[rows])
-    a = preprocessing.actions(dataset.actions[rows])
-    return torch.from_numpy(np.ascontiguousarray(s)), torch.from_numpy(np.ascontiguousarray(a))
-
-
-def _grid(values: Tensor) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore"):  # what is not finite is refused by Guard itself
-        return np.asarray(np.quantile(values.double().cpu().numpy(), QUANTILES), np.float64)
-
-
-def _fit_behaviour(
-    model: GuardModel,
-    observations: Tensor,
-    actions: Tensor,
-    steps: int,
-    generator: torch.Generator,
-    on_step: Callable[[int], None] | None,
-) -> None:
-    rate = 1e-3
-    optimizer = torch.optim.Adam(model.behaviour.parameters(), lr=rate, fused=True)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate * (1 - 0.95 * step / steps)
-        rows = torch.randint(len(observations), (256,), generator=generator)
-        loss = model.action(observations[rows], actions[rows]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if on_step is not None and (step + 1) % 100 == 0:
-            on_step(step + 1)

@@ -5,19 +5,20 @@
     decision = policy.decide(observation)   # action, uncertainty, percentile, alarm
     decision = policy.decide({"temperature": 341.5, "pressure": 2.1})   # by name, in any order
 
+    policy.reset()                          # an episode begins
+    decision = policy.step(observation)     # as decide, and counted: the light of the episode
+
 A light that fails must fail on: what is not finite, in an observation or in what the networks make
 of it, is an alarm, and a file that was changed after its export is refused.
 
-This module imports nothing heavy; it can also be copied out of the package and used on its own
-together with ``pbrl/errors.py``.
+Nothing heavy is imported here: NumPy, and onnxruntime when a file is opened.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pbrl.deploy.columns import Floats, Given, as_numbers, as_rows, check_order
+from pbrl.deploy.episodes import EpisodeCalibration, EpisodeLight, check_alpha
 from pbrl.errors import PbrlError, optional_import
 
-Floats = NDArray[np.float32]
-# Rows in the order of training, or columns by name: a mapping or a data frame.
-Given = ArrayLike | Mapping[str, Any]
 # A raw observation [S] -> a raw action [A].
 Fallback = Callable[[Floats], ArrayLike]
 # Stands in a file for its checksum while that is computed.
@@ -49,8 +49,8 @@ class Decision:
         percentile: percentile of that U among the training data's; NaN where not exported.
         score: the guard's score; NaN where no guard was exported.
         score_percentile: its percentile among held-out logged data.
-        alarm: whether that is above the chosen quantile, or anything here or in the observation
-            is not finite.
+        alarm: whether that is above the chosen quantile (of ``step``: whether the light of the
+            episode is on), or anything here or in the observation is not finite.
     """
 
     action: Floats
@@ -68,7 +68,9 @@ class OnnxPolicy:
 
     Args:
         model: an ONNX file written by ``pbrl export``, or its bytes.
-        quantile: the light is on beyond this quantile of held-out logged data.
+        quantile: the light of single steps is on beyond this quantile of held-out logged data.
+        alpha: the light of episodes comes on in at most this share of episodes like the log; what
+            the file was exported with when omitted.
         fallback: what to do instead where the light is on; None keeps the policy's action.
         threads: of onnxruntime; one is fastest for single decisions.
     """
@@ -78,11 +80,14 @@ class OnnxPolicy:
         model: str | Path | bytes,
         *,
         quantile: float = 0.99,
+        alpha: float | None = None,
         fallback: Fallback | None = None,
         threads: int = 1,
     ) -> None:
         if not 0 < quantile < 1:
             raise PbrlError(f"quantile must lie between 0 and 1, got {quantile}.")
+        if alpha is not None:
+            check_alpha(alpha)
         runtime = optional_import("onnxruntime", "export")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -110,6 +115,7 @@ class OnnxPolicy:
                 for grid in GRIDS
                 if grid in self.metadata or (self.guarded and grid != "uncertainty_quantiles")
             }
+            self._light = self._episode_light(alpha)
         except (KeyError, TypeError, ValueError) as error:
             raise PbrlError(f"{name} is damaged ({error}); export it again.") from error
 
@@ -117,6 +123,28 @@ class OnnxPolicy:
     def guarded(self) -> bool:
         """Whether the file has a warning light inside."""
         return "guard_score" in self._names
+
+    def _episode_light(self, alpha: float | None) -> EpisodeLight | None:
+        """None where the file does not speak of episodes."""
+        if self.metadata.get("episodes") is None:
+            return None
+        calibration = EpisodeCalibration.from_json(self.metadata["episodes"])
+        return EpisodeLight(calibration, float(self.metadata["alpha"]) if alpha is None else alpha)
+
+    @property
+    def episode(self) -> EpisodeLight:
+        """The light of the running episode: thresholds, what they promise, and counts."""
+        if self._light is None:
+            raise PbrlError(
+                "This file has no light for whole episodes: it was exported without a guard, by an "
+                "older pbrl, or from a log of fewer than ten episodes. Export it again; 'pbrl "
+                "export --help' says how to calibrate on other episodes."
+            )
+        return self._light
+
+    def reset(self, which: ArrayLike | None = None) -> None:
+        """A new episode begins; of several side by side, those of a mask ``[B]``."""
+        self.episode.reset(which)
 
     def _column_names(self, kind: str, stem: str, size: int) -> tuple[str, ...]:
         """The log's names, or ``stem_0, stem_1, …`` where it had none."""
@@ -133,7 +161,7 @@ class OnnxPolicy:
         decision = self.decide(observations, names)
         if self.fallback is None:
             sound = np.isfinite(
-                _rows(observations, self.observation_names, "observations")[0]
+                as_rows(observations, self.observation_names, "observations")[0]
             ).all()
             if not sound or not np.isfinite(decision.action).all():
                 raise PbrlError(
@@ -153,8 +181,24 @@ class OnnxPolicy:
                 ``observation_names`` in their order.
         """
         if names is not None:
-            _check_order(list(names), self.observation_names)
+            check_order(list(names), self.observation_names)
         return self._decide(observations, None)
+
+    def step(
+        self,
+        observations: Given,
+        actions: Given | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Decision:
+        """The next step of the running episode: as ``decide``, or ``judge`` with ``actions``.
+
+        Scores are counted from one call to the next until ``reset``. ``alarm`` is the light of the
+        episode: on from the step at which ``k`` of the last ``n`` scores lay above the threshold,
+        and where something is not finite. Rows of a batch ``[B, S]`` are B episodes side by side.
+        """
+        if names is not None:
+            check_order(list(names), self.observation_names)
+        return self._decide(observations, actions, self.episode)
 
     @property
     def judges(self) -> bool:
@@ -177,11 +221,13 @@ class OnnxPolicy:
             feed["proposed_action"] = actions
         return dict(zip(self._names, self._session.run(None, feed), strict=True))
 
-    def _decide(self, observations: Given, actions: Given | None) -> Decision:
-        s, single = _rows(observations, self.observation_names, "observations")
+    def _decide(
+        self, observations: Given, actions: Given | None, light: EpisodeLight | None = None
+    ) -> Decision:
+        s, single = as_rows(observations, self.observation_names, "observations")
         a = None
         if actions is not None:
-            a, single_action = _rows(actions, self.action_names, "actions")
+            a, single_action = as_rows(actions, self.action_names, "actions")
             if single != single_action or len(a) != len(s):
                 raise PbrlError("observations and actions must have the same number of rows.")
         out = self.outputs(s, a)
@@ -190,8 +236,11 @@ class OnnxPolicy:
         grid = "guard_quantiles_own" if a is None else "guard_quantiles_proposed"
         rank = self._percentile(grid, score)
         sound = _finite_rows(s, *out.values(), *([] if a is None else [a]))
-        # Written so that a NaN among the ranks is an alarm; without a guard all ranks are NaN.
-        alarm = ~sound | ~(rank <= 100 * self.quantile) if self.guarded else ~sound
+        alarm = ~sound
+        if light is not None:
+            alarm |= light.update(np.where(sound, score, np.inf), proposed=a is not None)
+        elif self.guarded:
+            alarm |= ~(rank <= 100 * self.quantile)  # a NaN among the ranks is an alarm
         own = out["action"]
         action = own.copy() if a is None else a.copy()
         if self.fallback is not None:
@@ -212,7 +261,9 @@ class OnnxPolicy:
     def _instead(self, observation: Floats) -> Floats:
         """The fallback's action, ``[S] -> [A]``."""
         assert self.fallback is not None
-        action = _numbers(self.fallback(observation), f"The fallback must return {self.action_dim}")
+        action = as_numbers(
+            self.fallback(observation), f"The fallback must return {self.action_dim}"
+        )
         if action.size != self.action_dim or not np.isfinite(action).all():
             raise PbrlError(
                 f"The fallback must return {self.action_dim} finite numbers, got {action.tolist()}."
@@ -272,84 +323,3 @@ def _finite_rows(*arrays: NDArray[Any]) -> NDArray[np.bool_]:
     """Rows that are finite in all of these, ``[B]`` or ``[B, C]`` each, ``-> [B]``."""
     sound = [np.isfinite(x).reshape(len(x), -1).all(1) for x in arrays]
     return np.asarray(np.logical_and.reduce(sound))
-
-
-def _numbers(values: ArrayLike, must: str) -> Floats:
-    try:
-        with np.errstate(over="ignore"):  # too large for float32 is infinite
-            return np.asarray(values, np.float32)
-    except (TypeError, ValueError) as error:
-        raise PbrlError(f"{must} numbers.") from error
-
-
-def in_order(values: Given, names: Sequence[str], what: str) -> ArrayLike:
-    """The columns ``names`` of a mapping or data frame, in that order; anything else as it is.
-
-    Args:
-        values: by name: one number each, or ``[B]`` each.
-        names: the order of training.
-        what: "observations" or "actions", for messages.
-    """
-    table: Any = values
-    given = _column_names_of(table)
-    if given is None:
-        plain: ArrayLike = table
-        return plain
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise PbrlError(
-            f"The {what} lack {_listed(missing)}; the policy was trained on {_listed(names)}."
-        )
-    columns = [_cells(table[name]) for name in names]
-    if len({np.shape(column) for column in columns}) > 1:
-        raise PbrlError(f"The {what} by name differ in length; give one value a row for each.")
-    return np.stack(columns, axis=-1)
-
-
-def _column_names_of(values: Any) -> set[str] | None:
-    """The names in a mapping, a data frame or a row of one; None for plain numbers."""
-    if hasattr(values, "columns"):
-        return set(values.columns)
-    keys = list(values.keys()) if hasattr(values, "keys") else []
-    named = isinstance(values, Mapping) or any(isinstance(key, str) for key in keys)
-    return set(keys) if named else None
-
-
-def _cells(values: Any) -> NDArray[Any]:
-    """A column, ``[]`` or ``[B]``; text is read as a number, and what is none becomes NaN."""
-    cells = np.asarray(values)
-    if cells.dtype.kind not in "OUS":
-        return cells
-    numbers = [_number(cell) for cell in cells.reshape(-1)]
-    return np.reshape(numbers, cells.shape)
-
-
-def _number(cell: Any) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _check_order(given: list[str], names: Sequence[str]) -> None:
-    if given == list(names):
-        return
-    how = "come in another order than" if sorted(given) == sorted(names) else "are not those of"
-    raise PbrlError(
-        f"The observations {how} the training data: they are {_listed(given)}, the policy takes "
-        f"{_listed(names)}. Put them in that order, or give a mapping, which is taken by name."
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:20])
-    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
-
-
-def _rows(values: Given, names: Sequence[str], what: str) -> tuple[Floats, bool]:
-    size = len(names)
-    shape = f"shape [{size}] or [B, {size}]"
-    array = _numbers(in_order(values, names, what), f"{what} of {shape} must be")
-    if array.ndim not in (1, 2) or array.shape[-1] != size:
-        raise PbrlError(f"{what} must have {shape}, got {list(array.shape)}.")
-    return np.ascontiguousarray(np.atleast_2d(array)), array.ndim == 1

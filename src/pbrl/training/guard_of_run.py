@@ -24,20 +24,27 @@ def guard_of_run(agent: Agent, run_path: Path, step: int) -> Guard:
     """The kept guard of this checkpoint, or a new one fitted on the run's data.
 
     A file that is damaged, has no checksum or belongs to other data is fitted anew: the same data
-    and networks give the same guard.
+    and networks give the same guard. So is one of an older pbrl that knows nothing of episodes;
+    where the data are gone, it goes on serving single steps.
     """
     path, trouble = guard_file(run_path, step), ""
+    older = None
     if path.exists():
         try:
             guard = Guard.load(path)
             if guard.about.get("data_fingerprint") == agent.info["data"]["fingerprint"]:
-                return guard
-            trouble = f"{path} was fitted on other data than the run's. "
+                if "held_out_episodes" in guard.about:
+                    return guard
+                older = guard
+            else:
+                trouble = f"{path} was fitted on other data than the run's. "
         except PbrlError as error:
             trouble = f"{error} "
     try:
         guard = agent.fit_guard(training_dataset(agent.info))
     except PbrlError as error:
+        if older is not None:
+            return older
         raise PbrlError(f"{trouble}{error}") from error
     guard.about["step"] = step
     try:
