@@ -8,6 +8,7 @@ from pbrl.algorithms.edac import EDAC
 from pbrl.algorithms.iql import IQL
 from pbrl.algorithms.mopo import MOPO
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.algorithms.rebrac import ReBRAC
 from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
 from pbrl.algorithms.uwac import UWAC
@@ -18,6 +19,7 @@ _CLASSES: tuple[type[Algorithm], ...] = (
     PBRLPrior,
     BC,
     TD3BC,
+    ReBRAC,
     IQL,
     SACN,
     EDAC,
