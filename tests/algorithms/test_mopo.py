@@ -18,7 +18,7 @@ from algorithm_tester import (
 from torch import Tensor
 
 from pbrl.algorithms.dynamics import DynamicsModel
-from pbrl.algorithms.mopo import MOPO, MOPOConfig, RolloutBuffer
+from pbrl.algorithms.mopo import MOPO, MOPOConfig
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.data.training_data import Batch, TrainingData
@@ -215,26 +215,6 @@ def test_batches_mix_few_real_and_many_imagined_rows() -> None:
     assert bool((mixed.observations[12:] == 7).all())
     all_real = made(real_ratio=1.0)._mixed(batch)
     assert all_real is batch
-
-
-def test_buffer_overwrites_the_oldest_rows() -> None:
-    buffer = RolloutBuffer(5, [1, 1, 1, 1, 1], torch.device("cpu"))
-
-    def rows(*values: float) -> Batch:
-        x = torch.tensor(values)
-        return Batch(x[:, None], x[:, None], x, x[:, None], x)
-
-    buffer.add(rows(0, 1, 2))
-    assert buffer.size == 3
-    assert set(buffer.sample(100, torch.Generator().manual_seed(0)).rewards.tolist()) == {0, 1, 2}
-    buffer.add(rows(3, 4, 5, 6))
-    assert buffer.size == 5
-    assert buffer.rows[:, 0].tolist() == [5, 6, 2, 3, 4]
-    copied = RolloutBuffer(5, [1, 1, 1, 1, 1], torch.device("cpu"))
-    copied.load(buffer.state())
-    for each in (buffer, copied):
-        each.add(rows(7))
-    assert copied.rows[:, 0].tolist() == buffer.rows[:, 0].tolist() == [5, 6, 7, 3, 4]
 
 
 def test_updates_train_the_model_first_and_the_policy_after() -> None:

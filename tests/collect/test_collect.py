@@ -16,9 +16,10 @@ from pbrl.cli.collect import main
 from pbrl.collect import TIERS, Collected, collect, collect_policy
 from pbrl.collect.online import OnlineConfig, OnlineTraining, sac_config
 from pbrl.collect.policies import policy_of, uniform_policy
-from pbrl.collect.rollouts import Player
+from pbrl.collect.rollouts import play_rows
 from pbrl.data.loading import open_source
 from pbrl.data.rows import Rows
+from pbrl.envs.player import Player
 from pbrl.errors import PbrlError
 from pbrl.training.progress import TrainingProgress
 
@@ -200,7 +201,7 @@ def test_rollouts_have_the_asked_rows_and_repeat() -> None:
     player = Player(SINGLE)
     policy = uniform_policy(player.low, player.high)
     first, second, other = (
-        Rows.concatenate(list(player.rows(policy, 123, seed))) for seed in ((1,), (1,), (2,))
+        Rows.concatenate(list(play_rows(player, policy, 123, seed))) for seed in ((1,), (1,), (2,))
     )
     player.close()
     assert len(first) == 123
@@ -215,8 +216,8 @@ def test_episodes_are_not_chosen_by_their_length() -> None:
     # A quick way to cut at N rows would favour episodes that end early.
     player = Player(SINGLE)
     policy = uniform_policy(player.low, player.high)
-    rows = Rows.concatenate(list(player.rows(policy, 3000, (0,))))
-    longer = Rows.concatenate(list(player.rows(policy, 4000, (0,))))
+    rows = Rows.concatenate(list(play_rows(player, policy, 3000, (0,))))
+    longer = Rows.concatenate(list(play_rows(player, policy, 4000, (0,))))
     player.close()
     np.testing.assert_array_equal(rows.observations, longer.observations[:3000])
 

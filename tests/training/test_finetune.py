@@ -18,7 +18,7 @@ from pbrl.data.training_data import Batch
 from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
-from pbrl.training.finetune import OnlineReplay, finetune
+from pbrl.training.finetune import OnlineBatches, finetune
 
 TUNE: dict[str, Any] = {"eval_every": 40, "eval_episodes": 1, "threads": 1, "quiet": True}
 
@@ -78,9 +78,9 @@ def test_a_killed_fine_tuning_ends_with_the_same_bytes(
         pass
 
     taken = 0
-    original = OnlineReplay._step
+    original = OnlineBatches._step
 
-    def dying(self: OnlineReplay) -> None:
+    def dying(self: OnlineBatches) -> None:
         nonlocal taken
         taken += 1
         if taken == 53:
@@ -93,10 +93,10 @@ def test_a_killed_fine_tuning_ends_with_the_same_bytes(
         return dataclasses.replace(resolved(self), checkpoint_every=25)
 
     monkeypatch.setattr(TrainConfig, "resolved", often)
-    monkeypatch.setattr(OnlineReplay, "_step", dying)
+    monkeypatch.setattr(OnlineBatches, "_step", dying)
     with pytest.raises(Killed):
         finetune(offline.path, steps=90, run_dir=tmp_path / "killed", **TUNE)
-    monkeypatch.setattr(OnlineReplay, "_step", original)
+    monkeypatch.setattr(OnlineBatches, "_step", original)
     resumed = finetune(offline.path, steps=90, run_dir=tmp_path / "killed", resume=True, **TUNE)
     assert weights(resumed) == weights(whole)
     clock = ("seconds", "steps_per_second", "evaluation_seconds")
@@ -112,32 +112,31 @@ class Log:
         return Batch(torch.zeros(size, 4), ones[:, None], -1000 * ones, torch.zeros(size, 4), ones)
 
 
-def replay_of(agent: Agent, share: float = 0.5, capacity: int = 1000) -> OnlineReplay:
-    bounds = agent.preprocessing.action_low, agent.preprocessing.action_high
-    return OnlineReplay(Log(), agent, ENV, bounds, 0, capacity=capacity, offline_share=share)
+def batches_of(agent: Agent, share: float = 0.5, capacity: int = 1000) -> OnlineBatches:
+    return OnlineBatches(Log(), agent, ENV, 0, capacity=capacity, offline_share=share)
 
 
 def test_batches_are_half_log_and_half_world(offline: pbrl.Run) -> None:
-    replay, generator = replay_of(offline.agent()), torch.Generator().manual_seed(0)
-    first = replay.sample(20, generator)
+    batches, generator = batches_of(offline.agent()), torch.Generator().manual_seed(0)
+    first = batches.sample(20, generator)
     assert (first.rewards == -1000).all()  # nothing of its own to draw from yet
     for _ in range(30):
-        batch = replay.sample(20, generator)
+        batch = batches.sample(20, generator)
     assert (batch.rewards == -1000).sum() == 10
     online = batch.rewards[10:]
     assert set(online.tolist()) <= {0.0, 1.0}  # the pendulum pays 1 a step while it stands
     assert (online == 1).sum() >= 5
     assert batch.observations[10:].abs().sum() > 0
-    assert replay.total == 31
+    assert batches.replay.total == 31
 
 
 def test_rows_are_what_the_environment_gave(offline: pbrl.Run) -> None:
     """Played again by hand from the same seed: observations, terminal flags and episode starts."""
     agent, generator = offline.agent(), torch.Generator().manual_seed(0)
-    replay = replay_of(agent)
+    batches = batches_of(agent)
     for _ in range(120):
-        replay.sample(8, generator)
-    s, a, r, s2, t = torch.split(replay.rows[:120], replay.widths, dim=1)
+        batches.sample(8, generator)
+    s, a, r, s2, t = torch.split(batches.replay.rows[:120], batches.replay.widths, dim=1)
     assert t.sum() >= 1, "no episode ended: the test would see no episode boundary"
     env, episode, observation = pbrl.make_env(ENV), 0, None
     for i in range(120):
@@ -168,21 +167,20 @@ def state_of(observation: Any) -> tuple[Any, Any]:
 
 
 def test_old_rows_make_room(offline: pbrl.Run) -> None:
-    replay, generator = replay_of(offline.agent(), 0.0, 1000), torch.Generator().manual_seed(0)
-    replay.rows = replay.rows[:50]
+    batches, generator = batches_of(offline.agent(), 0.0, 1000), torch.Generator().manual_seed(0)
+    batches.replay.rows = batches.replay.rows[:50]
     for _ in range(70):
-        replay.sample(8, generator)
-    assert replay.total == 70
-    other = replay_of(offline.agent(), 0.0, 1000)
-    other.rows = torch.zeros_like(replay.rows)
-    other.load(replay.state())
-    assert torch.equal(other.rows, replay.rows)
-    if replay.observation is not None:
-        assert other.observation is not None
-        np.testing.assert_array_equal(other.observation, replay.observation)
+        batches.sample(8, generator)
+    assert batches.replay.total == 70
+    other = batches_of(offline.agent(), 0.0, 1000)
+    other.replay.rows = torch.zeros_like(batches.replay.rows)
+    other.load(batches.state())
+    assert torch.equal(other.replay.rows, batches.replay.rows)
+    assert batches.playing is not None, "no episode is running: nothing would be played again"
     for _ in range(5):
-        one, two = replay.sample(8, generator), other.sample(8, generator)
+        one, two = batches.sample(8, generator), other.sample(8, generator)
         assert torch.equal(one.observations, two.observations)
+    assert torch.equal(other.replay.rows, batches.replay.rows)
 
 
 def test_refuses_what_does_not_fit(

@@ -23,6 +23,7 @@ from pbrl.algorithms.dynamics import DynamicsModel, DynamicsTrainer, TrainerSett
 from pbrl.algorithms.sac import SAC, SACConfig
 from pbrl.algorithms.settings import Count, Inside, NotNegative, Positive, Share, Sizes, Tau
 from pbrl.algorithms.termination import Termination, TerminationName, choose_termination
+from pbrl.data.replay import ReplayBuffer
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 
@@ -116,50 +117,6 @@ _ROLLOUTS = {
 }
 
 
-class RolloutBuffer:
-    """The newest imagined transitions, in a ring.
-
-    Args:
-        capacity: rows kept.
-        widths: columns of the five parts of a batch.
-        device: where they live.
-    """
-
-    def __init__(self, capacity: int, widths: list[int], device: torch.device) -> None:
-        self.capacity, self.widths = capacity, widths
-        # Pages of the ring are only touched when rows are written.
-        self.rows = torch.empty(capacity, sum(widths), device=device)
-        self.size = self.next = 0
-
-    def add(self, batch: Batch) -> None:
-        """Write rows over the oldest."""
-        columns = [x.unsqueeze(1) if x.ndim == 1 else x for x in batch]
-        new = torch.cat(columns, 1)[-self.capacity :].to(self.rows.dtype)
-        place = (self.next + torch.arange(len(new), device=self.rows.device)) % self.capacity
-        self.rows[place] = new
-        self.next = (self.next + len(new)) % self.capacity
-        self.size = min(self.capacity, self.size + len(new))
-
-    def sample(self, size: int, generator: torch.Generator) -> Batch:
-        """Rows drawn uniformly with replacement."""
-        index = torch.randint(self.size, (size,), generator=generator, device=self.rows.device)
-        s, a, r, s2, terminal = self.rows.index_select(0, index).split(self.widths, 1)
-        return Batch(s, a, r.squeeze(1), s2, terminal.squeeze(1))
-
-    def state(self) -> dict[str, Tensor]:
-        """The rows written so far and the place of the next."""
-        return {
-            "rollouts": self.rows[: self.size].clone(),
-            "rollouts_next": torch.tensor(self.next),
-        }
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of ``state``."""
-        rows = state["rollouts"]
-        self.size, self.next = len(rows), int(state["rollouts_next"])
-        self.rows[: self.size] = rows.to(self.rows.device)
-
-
 class MOPO(Algorithm):
     """Model-based offline policy optimisation."""
 
@@ -214,7 +171,7 @@ class MOPO(Algorithm):
         )
         self.trainer = DynamicsTrainer(self.model, settings, self.generator, self.seed)
         capacity = c.rollout_batch * c.rollout_length * c.rollout_retain
-        self.buffer = RolloutBuffer(capacity, [s, a, 1, s, 1], self.device)
+        self.buffer = ReplayBuffer(capacity, s, a, self.device)  # the newest imagined transitions
         self.policy_updates = 0
         self.data: TrainingData | None = None
 
@@ -344,12 +301,16 @@ class MOPO(Algorithm):
         """Progress of the model, the policy's updates and the imagined transitions."""
         return {
             **self.trainer.state(),
-            **self.buffer.state(),
+            "rollouts": self.buffer.held(),
+            "rollouts_next": torch.tensor(self.buffer.total % self.buffer.capacity),
             "policy_updates": torch.tensor(self.policy_updates),
         }
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of ``extra_state``."""
         self.trainer.load(state)
-        self.buffer.load(state)
+        rows, place = state["rollouts"], int(state["rollouts_next"])
+        # A full ring says where its next row goes, not how often it went round.
+        full = len(rows) == self.buffer.capacity
+        self.buffer.restore(rows, len(rows) + place if full else len(rows))
         self.policy_updates = int(state["policy_updates"])

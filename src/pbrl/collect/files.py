@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from pbrl.collect.rollouts import Player
+from pbrl.collect.rollouts import longest_episode
 from pbrl.console import plain_console
 from pbrl.data.loading import open_source
 from pbrl.data.recorder import Recorder
 from pbrl.data.rows import BLOCK, Metadata, Rows
 from pbrl.data.store import is_store
 from pbrl.data.writers import WRITABLE
+from pbrl.envs.player import Player
 from pbrl.errors import PbrlError, unknown_name
 from pbrl.training.progress import TrainingProgress
 from pbrl.training.run import versions
@@ -80,6 +81,7 @@ def describe(
         recipe: how it is made; ``steps`` are its rows.
         scores: measured returns that count as 0 and 100.
     """
+    horizon = longest_episode(player)
     return Metadata(
         name=path.stem,
         source=str(path),
@@ -88,7 +90,7 @@ def describe(
         score_source=None if scores is None else "pbrl data collect",
         action_low=player.low,
         action_high=player.high,
-        horizon=player.horizon if player.horizon > 1 else None,
+        horizon=horizon if horizon > 1 else None,
         recipe=recipe | {"versions": versions()},
     )
 

@@ -23,10 +23,12 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from pbrl.algorithms.sac import SAC, SACConfig
-from pbrl.collect.rollouts import Player
+from pbrl.collect.rollouts import longest_episode
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.data.replay import ReplayBuffer
 from pbrl.data.rows import Rows
 from pbrl.data.training_data import Batch
+from pbrl.envs.player import Player, Step
 from pbrl.errors import DivergenceError, PbrlError
 from pbrl.training.checkpoint import (
     all_finite,
@@ -88,20 +90,23 @@ class OnlineConfig:
         }
 
 
-class Replay:
+class ReplayFile:
     """All transitions of a training in one float32 file, ``[steps, 2S + A + 3]``, mapped.
+
+    The last column is the timeout, which training ignores and datasets need.
 
     Args:
         path: the ``.npy`` file; made when it is not there.
         steps: its rows.
         observation_dim: S.
         action_dim: A.
+
+    Attributes:
+        buffer: the same rows as a replay buffer.
     """
 
     def __init__(self, path: Path, steps: int, observation_dim: int, action_dim: int) -> None:
-        s, a = observation_dim, action_dim
-        self.widths = [s, a, 1, s, 1, 1]  # the last is the timeout, which training ignores
-        shape = (steps, sum(self.widths))
+        shape = (steps, 2 * observation_dim + action_dim + 3)
         try:
             if not path.exists():
                 _allocate(path, shape)
@@ -113,21 +118,18 @@ class Replay:
             ) from error
         if self.table.shape != shape or self.table.dtype != np.float32:
             raise PbrlError(f"{path} does not fit this training; remove it and start again.")
-        self._tensor = torch.from_numpy(self.table)
+        rows = torch.from_numpy(self.table)
+        self.buffer = ReplayBuffer(steps, observation_dim, action_dim, rows=rows)
 
-    def add(self, row: int, values: tuple[Any, ...]) -> None:
-        """Write one transition: s, a (in [-1, 1]), r, s', terminal, timeout."""
-        self.table[row] = np.concatenate([np.atleast_1d(value) for value in values])
-
-    def sample(self, size: int, filled: int, generator: torch.Generator) -> Batch:
-        """A batch from the first ``filled`` rows."""
-        rows = self._tensor.index_select(0, torch.randint(filled, (size,), generator=generator))
-        s, a, r, s2, terminal, _ = torch.split(rows, self.widths, dim=1)
-        return Batch(s, a, r.squeeze(1), s2, terminal.squeeze(1))
+    def add(self, unit: NDArray[np.float32], step: Step) -> None:
+        """Write the one transition of ``step``, with its action in [-1, 1]."""
+        columns = (step.observations, unit[None], step.rewards, step.next_observations)
+        self.buffer.add(Batch(*map(torch.from_numpy, (*columns, step.terminals))))
+        self.table[self.buffer.newest, -1] = step.timeouts[0]
 
     def rows(self, filled: int, preprocessing: Preprocessing) -> Rows:
         """The first ``filled`` transitions as raw rows; an episode cut at the end times out."""
-        ends = np.cumsum(self.widths)[:-1]
+        ends = np.cumsum(self.buffer.widths)
         s, a, r, s2, terminal, timeout = np.split(np.array(self.table[:filled]), ends, axis=1)
         terminals, timeouts = terminal[:, 0] > 0, timeout[:, 0] > 0
         timeouts[-1] |= not terminals[-1]
@@ -166,7 +168,8 @@ class OnlineTraining:
             player.high,
         )
         self._claim()
-        self.replay = Replay(path / REPLAY, config.steps, player.observation_dim, player.action_dim)
+        sizes = player.observation_dim, player.action_dim
+        self.replay = ReplayFile(path / REPLAY, config.steps, *sizes)
         self.sac = self.make_sac()
         self.sampler = torch.Generator().manual_seed(config.seed + 2_000_003)
         self.explorer = torch.Generator().manual_seed(config.seed + 3_000_017)
@@ -246,27 +249,25 @@ class OnlineTraining:
                 saved = self.step
 
     def _play_episode(self, snapshots: set[int], progress: TrainingProgress) -> None:
-        config, env = self.config, self.player.env
-        start = np.random.SeedSequence((config.seed, 1, self.episode)).generate_state(1)[0]
-        observation = np.asarray(env.reset(seed=int(start))[0], np.float32)
-        total, length, over = 0.0, 0, False
-        while not over and self.step < config.steps:
-            unit = self._explore(observation)
-            raw = np.clip(self.preprocessing.raw_actions(unit), self.player.low, self.player.high)
-            after, reward, terminated, truncated, _ = env.step(raw)
-            after = np.asarray(after, np.float32)
-            length += 1
-            over = terminated or truncated or length >= self.player.horizon
-            transition = (observation, unit, reward, after, terminated, over and not terminated)
-            self.replay.add(self.step, transition)
-            observation, total = after, total + float(reward)
+        config, total, units = self.config, 0.0, []
+
+        def act(observations: NDArray[np.float32]) -> NDArray[np.float32]:
+            units.append(self._explore(observations[0]))
+            return self.preprocessing.raw_actions(units[-1][None])
+
+        start = np.random.SeedSequence((config.seed, 1, self.episode)).generate_state(1).tolist()
+        for step in self.player.play(act, start, longest_episode(self.player)):
+            self.replay.add(units[-1], step)
+            total += float(step.rewards[0])
             self.step += 1
             if self.step > config.start_steps:
-                self.sac.update(self.replay.sample(config.sac.batch_size, self.step, self.sampler))
+                self.sac.update(self.replay.buffer.sample(config.sac.batch_size, self.sampler))
             if self.step in snapshots:
                 self._keep_policy()
                 shown = {"return_mean": float(self.recent.mean())} if len(self.recent) else {}
                 progress.update(self.step, shown)
+            if self.step == config.steps:
+                break
         self.episode += 1
         self.recent = np.append(self.recent, total)[-10:]
 
@@ -311,6 +312,7 @@ class OnlineTraining:
         self.sampler.set_state(state["rng/sampler"])
         self.explorer.set_state(state["rng/explorer"])
         self.step, self.episode = checkpoint.step, int(state["loop/episode"])
+        self.replay.buffer.total = self.step
         self.recent = state["loop/recent"].numpy()
         if self.step < self.config.steps:
             progress.say(f"Going on with {self.path} at step {self.step:,}.")

@@ -1,20 +1,15 @@
-"""Playing episodes: all of them at once, with one batched action for every time step."""
+"""What a policy earns in its environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pbrl.envs.environments import make_env
+from pbrl.envs.player import Player, Policy
 from pbrl.errors import PbrlError
 from pbrl.evaluation.scores import normalized_score
-
-# Raw observations [B, S] -> raw actions [B, A].
-Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,49 +53,26 @@ class Evaluator:
     def __init__(self, env_id: str, reference_scores: tuple[float, float] | None = None) -> None:
         self.env_id = env_id
         self.reference_scores = reference_scores
-        self._envs = [make_env(env_id)]
+        self._player = Player(env_id)
 
     @property
     def action_bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The environment's lowest and highest actions, ``[A]`` each."""
-        space: Any = self._envs[0].action_space
-        return space.low.astype(np.float32), space.high.astype(np.float32)
+        return self._player.low, self._player.high
 
     def require_spaces(self, observation_dim: int, action_dim: int) -> None:
         """Refuse data that do not fit the environment."""
-        env: Any = self._envs[0]
-        sizes = (env.observation_space.shape[0], env.action_space.shape[0])
-        if sizes != (observation_dim, action_dim):
-            raise PbrlError(
-                f"The environment {self.env_id} has {sizes[0]} observation and {sizes[1]} action "
-                f"dimensions, the data have {observation_dim} and {action_dim}. Give the matching "
-                "--env-id, or --no-eval to train without a simulator."
-            )
+        self._player.require_spaces(observation_dim, action_dim)
 
     def evaluate(self, policy: Policy, episodes: int = 10, seed: int = 0) -> Evaluation:
         """Play ``episodes`` episodes of ``policy`` from seeds derived from ``seed``."""
         if episodes < 1:
             raise PbrlError(f"episodes must be at least 1, got {episodes}.")
-        while len(self._envs) < episodes:
-            self._envs.append(make_env(self.env_id))
-        seeds = np.random.SeedSequence(seed).generate_state(episodes)
-        low, high = self.action_bounds
+        seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        running = list(range(episodes))
-        observations = [self._envs[i].reset(seed=int(seeds[i]))[0] for i in running]
-        while running:
-            actions = policy(np.stack(observations).astype(np.float32))
-            # Rounding may carry an action a hair over its bound, which some simulators refuse.
-            actions = np.clip(actions, low, high)
-            still, next_observations = [], []
-            for i, action in zip(running, actions, strict=True):
-                observation, reward, terminated, truncated, _ = self._envs[i].step(action)
-                returns[i] += float(reward)
-                lengths[i] += 1
-                if not (terminated or truncated):
-                    still.append(i)
-                    next_observations.append(observation)
-            running, observations = still, next_observations
+        for step in self._player.play(policy, seeds):
+            returns[step.episodes] += step.rewards
+            lengths[step.episodes] += 1
         scores = None
         if self.reference_scores is not None:
             scores = normalized_score(returns, self.reference_scores)
@@ -108,5 +80,4 @@ class Evaluator:
 
     def close(self) -> None:
         """Release the simulators."""
-        for env in self._envs:
-            env.close()
+        self._player.close()

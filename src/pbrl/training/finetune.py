@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from torch import Tensor
 from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.base import require
 from pbrl.data.dataset import TransitionDataset
+from pbrl.data.replay import ReplayBuffer
 from pbrl.data.training_data import Batch, LoggedBatch
 from pbrl.deploy.agent import Agent
-from pbrl.envs.environments import make_env
+from pbrl.envs.player import Player, Step
 from pbrl.errors import PbrlError
 from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig
@@ -123,14 +125,13 @@ def finetune(
     def start(session: Session, resumed: Checkpoint | None) -> None:
         if resumed is None:
             _inherit(session, checkpoint)
-        low, high = session.agent.preprocessing.action_low, session.agent.preprocessing.action_high
-        replay = OnlineReplay(
-            session.data, session.agent, where, (low, high), session.config.seed,
+        batches = OnlineBatches(
+            session.data, session.agent, where, session.config.seed,
             capacity=capacity, offline_share=offline_share,
         )  # fmt: skip
         if resumed is not None:
-            replay.load(resumed.state)
-        session.data, session.extra_state = replay, replay.state
+            batches.load(resumed.state)
+        session.data, session.extra_state = batches, batches.state
         session.notes.append(note)
         if resumed is None and session.evaluator is not None:
             values = evaluate_session(session, session.evaluator, session.config.eval_episodes)
@@ -184,16 +185,15 @@ def _inherit(session: Session, checkpoint: Checkpoint) -> None:
         raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
 
 
-class OnlineReplay:
+class OnlineBatches:
     """Minibatches that are part log, part own experience; one environment step a batch.
 
     Args:
         offline: the logged data.
         agent: acts, and maps between raw and network units.
         env_id: where it acts.
-        bounds: of raw actions.
         seed: of episodes and actions.
-        capacity: rows kept.
+        capacity: rows of the replay.
         offline_share: share of the log in a batch.
     """
 
@@ -202,37 +202,28 @@ class OnlineReplay:
         offline: BatchSource,
         agent: Agent,
         env_id: str,
-        bounds: tuple[Floats, Floats],
         seed: int,
         *,
         capacity: int,
         offline_share: float,
     ) -> None:
         self.offline, self.agent, self.seed = offline, agent, seed
-        self.bounds, self.offline_share = bounds, offline_share
-        self.env = make_env(env_id)
-        s, a = agent.observation_dim, agent.action_dim
-        self.widths = [s, a, 1, s, 1]
+        self.offline_share = offline_share
+        self.player = Player(env_id)
         device = agent.algorithm.device
-        self.rows = torch.zeros(capacity, sum(self.widths), device=device)
-        self.total = 0  # rows ever written
+        self.replay = ReplayBuffer(capacity, agent.observation_dim, agent.action_dim, device)
         self.episode = 0  # episodes begun
         self.episode_actions: list[Floats] = []  # of the running episode, as they were taken
-        self.observation: NDArray[Any] | None = None
+        self.playing: Iterator[Step] | None = None  # the running episode
         self.generator = torch.Generator(device).manual_seed(seed + 3_000_017)
 
     def sample(self, size: int, generator: torch.Generator) -> Batch:
         """Take one step in the environment, then draw ``size`` rows from log and replay."""
         self._step()
-        held = min(self.total, len(self.rows))
         online = size - round(self.offline_share * size)
-        if held < size:  # too few to learn from without learning them by heart
+        if self.replay.size < size:  # too few to learn from without learning them by heart
             return self.offline.sample(size, generator)
-        device = self.rows.device
-        index = torch.randint(held, (online,), generator=self.generator, device=device)
-        s, a, r, s2, t = torch.split(self.rows[index], self.widths, dim=1)
-        mine = LoggedBatch(s, a, r.squeeze(1), s2, t.squeeze(1))
-        mine.look_up = lambda: self._next_actions(index)
+        mine = self.replay.sample(online, self.generator)
         if online == size:
             return mine
         logged = self.offline.sample(size - online, generator)
@@ -240,58 +231,50 @@ class OnlineReplay:
         mixed.look_up = lambda: torch.cat([logged.next_actions, mine.next_actions])
         return mixed
 
-    def _next_actions(self, index: Tensor) -> Tensor:
-        """The actions taken after the rows ``index``, ``[B, A]``; NaN where an episode ended."""
-        *_, s2, _ = torch.split(self.rows[index], self.widths, dim=1)
-        s, a, *_ = torch.split(self.rows[(index + 1) % len(self.rows)], self.widths, dim=1)
-        newest = index == (self.total - 1) % len(self.rows)
-        goes_on = (s == s2).all(1) & ~newest
-        return torch.where(goes_on[:, None], a, torch.nan)
-
     def _step(self) -> None:
-        if self.observation is None:
-            self.observation = self._reset()
-        seen = np.asarray(self.observation, np.float32)
-        action = self.agent.act(seen, deterministic=False, generator=self.generator)
-        action = np.clip(action, *self.bounds)
-        after, reward, terminated, truncated, _ = self.env.step(action)
-        self.episode_actions.append(action)
+        if self.playing is None:
+            self.episode += 1
+            self.episode_actions = []
+            self.playing = self._play([])
+        step = next(self.playing)
+        self.episode_actions.append(step.actions[0])
         maps = self.agent.preprocessing
-        row = np.concatenate(
-            [
-                maps.observations(seen),
-                maps.actions(action),
-                maps.rewards(np.array([reward])),
-                maps.observations(np.asarray(after, np.float32)),
-                np.array([float(terminated)], np.float32),
-            ]
+        columns = (
+            maps.observations(step.observations),
+            maps.actions(step.actions),
+            maps.rewards(step.rewards),
+            maps.observations(step.next_observations),
+            step.terminals,
         )
-        self.rows[self.total % len(self.rows)] = torch.from_numpy(row).to(self.rows.device)
-        self.total += 1
-        self.observation = None if terminated or truncated else after
+        self.replay.add(Batch(*map(torch.from_numpy, columns)))
+        if step.terminals[0] or step.timeouts[0]:
+            self.playing = None
 
-    def _reset(self) -> NDArray[Any]:
-        self.episode += 1
-        self.episode_actions = []
-        return self._begin()
+    def _play(self, taken: list[Floats]) -> Iterator[Step]:
+        """The episode's steps: first the actions ``taken`` again, then the agent's."""
+        again, maps = iter(taken), self.agent.preprocessing
 
-    def _begin(self) -> NDArray[Any]:
-        sequence = np.random.SeedSequence([self.seed, self.episode])
-        observation, _ = self.env.reset(seed=int(sequence.generate_state(1)[0]))
-        return np.asarray(observation)
+        def act(observations: Floats) -> Floats:
+            action = next(again, None)
+            if action is not None:
+                return action[None]
+            drawn = self.agent.act(observations, deterministic=False, generator=self.generator)
+            return np.clip(drawn, maps.action_low, maps.action_high)
+
+        seeds = np.random.SeedSequence([self.seed, self.episode]).generate_state(1).tolist()
+        return self.player.play(act, seeds)
 
     # ---------------------------------------------------------------- state
 
     def state(self) -> dict[str, Tensor]:
         """Replay, random numbers and the running episode, for the checkpoint."""
-        held = min(self.total, len(self.rows))
-        running = self.observation is not None
-        actions = np.zeros((0, self.widths[1]), np.float32)
-        if running and self.episode_actions:
+        running = self.playing is not None
+        actions = np.zeros((0, self.agent.action_dim), np.float32)
+        if running:
             actions = np.stack(self.episode_actions)
         return {
-            "online/rows": self.rows[:held].clone(),
-            "online/total": torch.tensor(self.total),
+            "online/rows": self.replay.held(),
+            "online/total": torch.tensor(self.replay.total),
             "online/episode": torch.tensor(self.episode),
             "online/running": torch.tensor(running),
             "online/episode_actions": torch.from_numpy(actions),
@@ -300,15 +283,12 @@ class OnlineReplay:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """The inverse of ``state``; plays the running episode's actions again."""
-        rows = state["online/rows"]
-        self.rows[: len(rows)] = rows.to(self.rows.device)
-        self.total, self.episode = int(state["online/total"]), int(state["online/episode"])
+        self.replay.restore(state["online/rows"], int(state["online/total"]))
+        self.episode = int(state["online/episode"])
         self.generator.set_state(state["rng/online"])
-        self.episode_actions, self.observation = [], None
-        if not bool(state["online/running"]):
-            return
-        observation = self._begin()
-        for action in state["online/episode_actions"].numpy():
-            observation = np.asarray(self.env.step(action)[0])
-            self.episode_actions.append(action)
-        self.observation = observation
+        self.episode_actions, self.playing = [], None
+        if bool(state["online/running"]):
+            self.episode_actions = list(state["online/episode_actions"].numpy())
+            self.playing = self._play(list(self.episode_actions))
+            for _ in self.episode_actions:
+                next(self.playing)
