@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pendulum_log import PBRL, write_log
 from rich.table import Table
@@ -26,6 +28,27 @@ def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     table.add_row(ODD)
     console.print(table)
     assert capsys.readouterr().out.count(ODD) == 3
+
+
+def test_names_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    console, evil = plain_console(), "a\x1b[2J\x1b]0;owned\x07\x9b31mb"
+    table = Table(evil, title=evil)
+    table.add_row(evil)
+    console.print(evil)
+    console.print(table)
+    said = capsys.readouterr().out
+    assert said.count("a\N{REPLACEMENT CHARACTER}[2J") == 4
+    assert all(sign.isprintable() or sign == "\n" for sign in said)
+
+
+def test_a_column_with_nan_is_counted_without_markup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.npz", rewards=np.full(400, np.nan, np.float32))
+    assert main(["data", "inspect", str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "[red]" not in said
+    assert re.search(r"reward .* 400 │", said)
 
 
 @pytest.mark.parametrize("seeds", [[], ["--seeds", "0"]])

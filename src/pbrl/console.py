@@ -12,6 +12,9 @@ import sys
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
+
+from pbrl.errors import printable
 
 
 def plain_console(
@@ -19,9 +22,17 @@ def plain_console(
 ) -> Console:
     """A console that prints words unchanged, and into nothing once nobody reads them."""
     stream: Any = _Careful("stderr" if stderr else "stdout")
-    return Console(
+    return _PlainConsole(
         file=stream, quiet=quiet, width=width, markup=False, emoji=False, highlight=False
     )
+
+
+class _PlainConsole(Console):
+    """Shows control characters, by which a file's name could command the terminal, as strangers."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        lines = (line.replace("\t", " ") for line in text.split("\n"))
+        return super().render_str("\n".join(map(printable, lines)), **options)
 
 
 class _Careful:

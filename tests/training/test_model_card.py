@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,31 @@ def test_card_tells_data_settings_scores_and_limits(tmp_path: Path) -> None:
     # The log's episodes earn 2,000; an untrained policy falls at once, and the card says so.
     assert "below that of the logged behaviour (2000.0)" in section(card, "Limits")
     assert str(tmp_path) not in card
+
+
+EVIL = "</td><script>alert(1)</script> [click](http://x) `code`\n\n# Head\n\x1b[31mred"
+
+
+def test_words_of_a_file_are_words_in_the_card(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "[x](y)<b>.npz")
+    with np.load(log) as arrays:
+        known = dict(arrays)
+    metadata = {"env_id": f"{EVIL}:x-v0", "recipe": {"provenance": f"regenerated {EVIL}"}}
+    names = {"action_names": ["`<i>`"], "score_source": EVIL, "reference_scores": [0, 1]}
+    np.savez(log, **known, more=np.zeros(2), metadata=np.array(json.dumps(metadata | names)))
+    settings: dict[str, Any] = {**SMALL, "steps": 5, "quiet": True, "eval_episodes": 1}
+    run = pbrl.train(log, run_dir=tmp_path / "run", env_id=ENV, **settings)
+    card = (run.path / "MODEL_CARD.md").read_text()
+    assert "alert(1)" in section(card, "Training data")
+    assert "\x1b" not in card
+    assert "\n# Head" not in card
+    # HTML stands between backticks alone, where Markdown shows it as it is.
+    body = re.sub(r"(?<!\\)`[^`\n]*`", "", card.split("\n---\n", 1)[1])
+    assert "<" not in body
+    assert "](" not in body.replace("\\]", "")
+    assert "| Actions | `'<i>'` |" in section(card, "Training data")
+    for note in run.info["data"]["notes"]:
+        assert note.isprintable()
 
 
 def test_card_without_environment_claims_no_score(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
@@ -197,7 +198,7 @@ def _print_summary(summary: Any) -> None:
         ranges.add_column(column, justify="left" if column == "column" else "right")
     for stats in (summary.observations, summary.actions, summary.rewards):
         for entry in stats.to_json():
-            bad = f"[red]{entry['bad']:,}[/red]" if entry["bad"] else "0"
+            bad = Text(f"{entry['bad']:,}", style="red" if entry["bad"] else "")
             numbers = (_short(entry[key]) for key in ("min", "max", "mean", "std"))
             ranges.add_row(entry["name"], *numbers, bad)
         ranges.add_section()

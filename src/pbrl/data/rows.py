@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pbrl.data.dataset import Bools, Floats
-from pbrl.errors import PbrlError
+from pbrl.errors import PbrlError, printable
 
 Shift = Literal["d4rl", "episode"]
 
@@ -101,6 +101,11 @@ class Metadata:
     notes: tuple[str, ...] = ()
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Notes quote what files say, and are shown as sentences: on one line each.
+        lines = tuple(printable(" ".join(note.split())) for note in self.notes)
+        object.__setattr__(self, "notes", lines)
 
     def to_json(self) -> dict[str, Any]:
         """What is kept with the rows when they are written to another file."""

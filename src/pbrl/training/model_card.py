@@ -5,7 +5,9 @@ Everything in it comes from the run itself: ``config.json``, ``summary.json`` an
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ def _card(run: Run, summary: dict[str, Any], agent: Agent) -> str:
     algorithm, environment = info["config"]["algorithm"], data["env_id"]
     networks = agent.algorithm.networks()
     count = sum(p.numel() for n in networks.values() for p in n.parameters())
-    title = f"{algorithm} on {data['name']}"
+    title = f"{algorithm} on {_quoted(data['name'])}"
     sections = [
         _front_matter(run, summary),
         f"# {title}\n",
@@ -93,13 +95,13 @@ def _details(run: Run, summary: dict[str, Any], count: int) -> str:
     }
     origin = run.info.get("finetune")
     if origin:
-        rows["Fine-tuned online from"] = f"{origin['run']} at step {origin['step']:,}"
+        rows["Fine-tuned online from"] = f"{_quoted(origin['run'])} at step {origin['step']:,}"
     return "## Model details\n\n" + _table(("what", "value"), list(rows.items()))
 
 
 def _uses(run: Run, agent: Agent) -> str:
     data = run.info["data"]
-    place = f"`{data['env_id']}`" if data["env_id"] else "the system the data were logged in"
+    place = _code(data["env_id"]) if data["env_id"] else "the system the data were logged in"
     critics = (
         "Its critics also say how far they disagree (the uncertainty U), at every decision."
         if agent.algorithm.has_critics
@@ -117,20 +119,20 @@ def _uses(run: Run, agent: Agent) -> str:
 def _data(run: Run) -> str:
     data = run.info["data"]
     rows = [
-        ("Name", data["name"]),
+        ("Name", _quoted(data["name"])),
         ("Transitions", f"{data['transitions']:,}"),
         ("Mean return of the logged episodes", f"{data['behaviour_return_mean']:.2f}"),
         *((what, _names(data[key])) for what, key in NAMES.items() if data.get(key)),
         ("SHA-256 of the transitions", f"`{data['fingerprint']}`"),
     ]
-    notes = "".join(f"\n- {note}" for note in data["notes"])
+    notes = "".join(f"\n- {_quoted(note)}" for note in data["notes"])
     return (
         "## Training data\n\n" + _table(("what", "value"), rows) + (notes + "\n" if notes else "")
     )
 
 
 def _names(columns: list[str]) -> str:
-    return ", ".join(f"`{printable(name)}`" for name in columns)
+    return ", ".join(map(_code, columns))
 
 
 def _training(run: Run) -> str:
@@ -138,7 +140,7 @@ def _training(run: Run) -> str:
     settings = config.pop("settings")
     keep = ("preset", "normalize_observations", "normalize_rewards", "steps")
     rows = [(name, config[name]) for name in keep] + sorted(settings.items())
-    cells = [(name, f"`{json.dumps(value)}`") for name, value in rows]
+    cells = [(name, _code(json.dumps(value))) for name, value in rows]
     return "## Settings\n\n" + _table(("setting", "value"), cells)
 
 
@@ -154,7 +156,7 @@ def _results(run: Run, summary: dict[str, Any]) -> str:
         ("episode length", f"{last['length_mean']:.0f}"),
     ]
     if "score_mean" in last:
-        source = run.info["data"]["score_source"] or "reference"
+        source = _quoted(run.info["data"]["score_source"] or "reference")
         score = f"{last['score_mean']:.1f} ± {last['score_std']:.1f}"
         rows.insert(0, (f"normalised score ({source})", score))
     table = _table((f"last step, {int(last['episodes'])} episodes", "mean ± deviation"), rows)
@@ -214,15 +216,27 @@ def _limits(run: Run, summary: dict[str, Any], agent: Agent) -> str:
 
 
 def _how(run: Run, environment: str | None) -> str:
-    evaluate = f"    pbrl evaluate {run.path.name}\n" if environment else ""
+    name = printable(run.path.name)
+    evaluate = f"    pbrl evaluate {name}\n" if environment else ""
     return (
         "## How to use it\n\n"
         "    import pbrl\n"
-        f'    agent = pbrl.load_agent("{run.path.name}")\n'
+        f'    agent = pbrl.load_agent("{name}")\n'
         "    action = agent.act(observation)\n"
         "    reading = agent.guard(observation)   # action, uncertainty, percentile, alarm\n\n"
-        f"    pbrl export {run.path.name} policy.onnx\n{evaluate}"
+        f"    pbrl export {name} policy.onnx\n{evaluate}"
     )
+
+
+def _quoted(words: str) -> str:
+    """Words of a file as plain text: on one line, no HTML, and no Markdown but its own letters."""
+    line = html.escape(printable(" ".join(words.split())), quote=False)
+    return re.sub(r"([\\`*\[\]])", r"\\\1", line)
+
+
+def _code(words: str) -> str:
+    """Words of a file between backticks, which they cannot leave."""
+    return "`" + printable(words).replace("`", "'") + "`"
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:
