@@ -13,12 +13,13 @@ from tabular import TabularMDP, table_policy
 
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.errors import PbrlError
+from pbrl.evaluation.estimate import t_quantile
 from pbrl.evaluation.ope import (
     FQEConfig,
     ValueEstimate,
     behaviour_value,
     fitted_q_evaluation,
-    t_quantile,
+    log_value,
 )
 from pbrl.evaluation.ranking import rank_policies, spearman
 
@@ -100,20 +101,51 @@ def test_behaviour_value_is_the_mean_discounted_return() -> None:
     rewards = np.array([1, 2, 3, 4, 5], np.float32)
     ends = np.array([False, False, True, False, True])
     zeros = np.zeros((5, 1), np.float32)
-    log = TransitionDataset(zeros, zeros, rewards, zeros, ends & False, ends)
-    estimate = behaviour_value(log, 0.5)
+    whole = TransitionDataset(zeros, zeros, rewards, zeros, ends, ends)
+    estimate = behaviour_value(whole, 0.5)
     assert estimate.value == pytest.approx(((1 + 1 + 0.75) + (4 + 2.5)) / 2)
     assert estimate.low <= estimate.value <= estimate.high
-    assert "cut off" in estimate.notes[0]
-    whole = TransitionDataset(zeros, zeros, rewards, zeros, ends, ends)
-    assert behaviour_value(whole, 0.5).notes == ()
+    assert estimate.notes == ()
 
 
-def test_t_quantile_agrees_with_scipy() -> None:
-    for degrees in (4, 5, 9, 19, 100):
+def unbroken(episodes: int, length: int) -> TransitionDataset:
+    """Batches cut out of a process that never ends and earns 1 at every step."""
+    rows = episodes * length
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=(rows, 1)).astype(np.float32)
+    a = rng.uniform(-1, 1, (rows, 1)).astype(np.float32)
+    ends = np.tile(np.arange(length) == length - 1, episodes)
+    rewards, never = np.ones(rows, np.float32), np.zeros(rows, np.bool_)
+    return TransitionDataset(s, a, rewards, np.roll(s, -1, 0), never, ends)
+
+
+def test_policy_and_log_are_valued_alike_beyond_the_time_limit() -> None:
+    """1 at every step is worth 1 / (1 - 0.9) = 10; the ten logged rewards alone only 6.51."""
+    log = unbroken(episodes=30, length=10)
+    cut = log_value(log, SMALL)
+    np.testing.assert_allclose(cut.returns, (1 - 0.9**10) / 0.1, rtol=1e-6)
+    np.testing.assert_allclose(cut.missing, 0.9**10)
+    behaviour = behaviour_value(log, 0.9, config=SMALL)
+    policy = fitted_q_evaluation(lambda s: np.zeros_like(s), log, SMALL)
+    assert behaviour.value == pytest.approx(10, rel=0.02)
+    assert policy.value == pytest.approx(10, rel=0.05)
+    assert "35% of the discounted weight" in behaviour.notes[0]
+
+
+def test_a_cut_that_hardly_matters_is_not_fitted() -> None:
+    log = unbroken(episodes=3, length=100)
+    value = log_value(log, SMALL)
+    assert value.fit is None
+    assert value.by_episode == pytest.approx((1 - 0.9**100) / 0.1)
+
+
+def test_t_quantile_agrees_with_scipy_and_errs_on_the_safe_side() -> None:
+    for degrees in (1, 2, 4, 5, 9, 19, 100):
         for p in (0.9, 0.95, 0.975):
             exact = scipy.stats.t.ppf(p, degrees)
             assert t_quantile(p, degrees) == pytest.approx(exact, rel=6e-3)
+    for few in (1.5, 2.7, 3.0, 3.9):
+        assert t_quantile(0.95, few) >= scipy.stats.t.ppf(0.95, few)
 
 
 def test_spearman_agrees_with_scipy_including_ties() -> None:

@@ -27,12 +27,23 @@ class TabularMDP:
             transitions, rng.uniform(0, 1, (states, actions)), rng.dirichlet(np.ones(states))
         )
 
-    def value(self, policy: NDArray[np.int64], gamma: float) -> float:
-        """Exact discounted value of the deterministic ``policy [S]`` at the initial states."""
-        states = np.arange(len(policy))
-        p = self.transitions[states, policy, :-1]
-        v = np.linalg.solve(np.eye(len(policy)) - gamma * p, self.rewards[states, policy])
-        return float(self.initial @ v)
+    def value(self, policy: NDArray[Any], gamma: float) -> float:
+        """Exact discounted value at the initial states of ``policy``.
+
+        The policy is a table of actions ``[S]`` or of their probabilities ``[S, A]``.
+        """
+        chances = policy if policy.ndim == 2 else np.eye(self.rewards.shape[1])[policy]
+        p = np.einsum("sa,sat->st", chances, self.transitions[:, :, :-1])
+        r = (chances * self.rewards).sum(1)
+        return float(self.initial @ np.linalg.solve(np.eye(len(p)) - gamma * p, r))
+
+    def action_values(self, chances: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+        """Exact Q ``[S, A]`` of a policy with these probabilities ``[S, A]``."""
+        inner = self.transitions[:, :, :-1]
+        p = np.einsum("sa,sat->st", chances, inner)
+        r = (chances * self.rewards).sum(1)
+        values = np.linalg.solve(np.eye(len(p)) - gamma * p, r)
+        return np.asarray(self.rewards + gamma * inner @ values)
 
     def log(self, episodes: int, horizon: int, seed: int, noise: float = 0.3) -> TransitionDataset:
         """Episodes of uniformly random actions with noisy rewards, cut off after ``horizon``."""

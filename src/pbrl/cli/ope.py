@@ -84,7 +84,9 @@ def main(argv: list[str]) -> int:
         level=arguments.level,
         seed=arguments.seed,
     )
-    behaviour = behaviour_value(dataset, gamma, level=arguments.level)
+    behaviour = behaviour_value(
+        dataset, gamma, level=arguments.level, seed=arguments.seed, config=config
+    )
     estimates: dict[str, ValueEstimate] = {}
     for name, path, step in candidates:
         agent = Run.open(path).agent(step)
