@@ -62,7 +62,7 @@ def test_tiers_come_in_order_of_quality(tiers: dict[str, Collected]) -> None:
 
 
 def test_files_tell_environment_scores_bounds_and_recipe(tiers: dict[str, Collected]) -> None:
-    medium = open_source(tiers["medium"].path).source.metadata
+    medium = open_source(tiers["medium"].path).metadata
     assert medium.env_id == DOUBLE
     recipe = medium.recipe
     assert (recipe["tier"], recipe["seed"], recipe["steps"]) == ("medium", 0, 1000)
@@ -80,7 +80,7 @@ def test_files_tell_environment_scores_bounds_and_recipe(tiers: dict[str, Collec
 
 
 def test_replay_holds_what_sac_had_seen(tiers: dict[str, Collected]) -> None:
-    opened = open_source(tiers["medium-replay"].path).source
+    opened = open_source(tiers["medium-replay"].path)
     rows = opened.read()
     assert len(rows) == opened.metadata.recipe["chosen"]["medium"]["step"]
     assert_is_a_log(rows)
@@ -89,7 +89,7 @@ def test_replay_holds_what_sac_had_seen(tiers: dict[str, Collected]) -> None:
 
 
 def test_medium_expert_is_half_and_half(tiers: dict[str, Collected]) -> None:
-    parts = {name: open_source(tiers[name].path).source.read() for name in TIERS}
+    parts = {name: open_source(tiers[name].path).read() for name in TIERS}
     mixed = parts["medium-expert"]
     assert len(mixed) == 1000
     for name, half in (("medium", mixed[:500]), ("expert", mixed[500:])):
@@ -131,7 +131,7 @@ def test_another_tier_later_needs_no_new_training(
     monkeypatch.setattr("pbrl.algorithms.sac.SAC.update", _never)
     wanted = folder / "expert.npz"
     made = collect(DOUBLE, ["expert"], out=wanted, **SMALL)
-    rows, other = (open_source(path).source.read() for path in (made[0].path, tiers["expert"].path))
+    rows, other = (open_source(path).read() for path in (made[0].path, tiers["expert"].path))
     np.testing.assert_array_equal(rows.observations, other.observations)
 
 
@@ -229,11 +229,11 @@ def test_a_run_of_ours_is_played(tmp_path: Path) -> None:
     made = collect_policy(
         run.path, steps=150, out=tmp_path / "played.npz", deterministic=True, threads=1
     )
-    rows = open_source(made.path).source.read()
+    rows = open_source(made.path).read()
     agent = pbrl.load_agent(run.path)
     np.testing.assert_allclose(rows.actions, agent.act(rows.observations), atol=1e-6)
     sampled = collect_policy(run.path, steps=150, out=tmp_path / "sampled.npz", threads=1)
-    rows = open_source(sampled.path).source.read()
+    rows = open_source(sampled.path).read()
     assert np.abs(rows.actions - agent.act(rows.observations)).mean() > 0.1
     assert pbrl.load_dataset(sampled.path).info.env_id == DOUBLE
 
@@ -409,7 +409,7 @@ def test_the_command_prints_a_table(
     words = f"{SINGLE} --policy p.hdf5 --steps 50 --threads 1 --out made.npz"
     assert main(words.split()) == 0
     assert "made.npz" in capsys.readouterr().out
-    assert len(open_source("made.npz").source.read()) == 50
+    assert len(open_source("made.npz").read()) == 50
     assert main(f"{SINGLE} --tiers random --steps 50 --threads 1 --format npz".split()) == 0
     assert (tmp_path / "collected" / f"{SINGLE}-random.npz").is_file()
     assert not (tmp_path / "collected" / f"{SINGLE}-sac").exists()

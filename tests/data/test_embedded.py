@@ -30,7 +30,7 @@ def test_demo_is_small_mixed_and_positive() -> None:
 
 
 def test_demo_fits_its_environment_and_its_recipe() -> None:
-    metadata = open_source("demo").source.metadata
+    metadata = open_source("demo").metadata
     dataset = pbrl.load_dataset()
     parts = metadata.recipe["parts"]
     assert sum(part["rows"] for part in parts.values()) == len(dataset)

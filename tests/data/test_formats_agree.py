@@ -42,11 +42,11 @@ def test_round_trips_and_transitions(rows: Rows, origin: str, order: list[str]) 
             assert not (folder / "e.store").exists()
             return
         expected = load_dataset(path)
-        assert_same_rows(open_source(path).source.read(), rows)
+        assert_same_rows(open_source(path).read(), rows)
         for target in order:
             convert(path, folder / target)
             path = folder / target
-            assert_same_rows(open_source(path).source.read(), rows)
+            assert_same_rows(open_source(path).read(), rows)
             loaded = load_dataset(path)
             for key, column in expected.columns().items():
                 assert column.tobytes() == loaded.columns()[key].tobytes(), (target, key)
@@ -64,7 +64,7 @@ def test_a_store_keeps_next_observations_its_view_does_not_use(
     rows = random_rows(seed, 60, end_rate=0.6)
     path = write_hdf5(tmp_path / "x.hdf5", as_arrays(rows))
     convert(path, tmp_path / "x.store", next_observations=view)
-    assert_same_rows(open_source(tmp_path / "x.store").source.read(), rows)
+    assert_same_rows(open_source(tmp_path / "x.store").read(), rows)
     loaded, expected = (
         load_dataset(tmp_path / "x.store"),
         load_dataset(path, next_observations=view),
@@ -96,7 +96,7 @@ def test_dtypes_do_not_matter(rows: Rows, vector: str, flag: str, tall: bool) ->
     with tempfile.TemporaryDirectory() as name:
         for write, suffix in ((write_hdf5, "hdf5"), (write_npz, "npz")):
             path = write(Path(name) / f"x.{suffix}", varied)
-            read = as_arrays(open_source(path).source.read())
+            read = as_arrays(open_source(path).read())
             for key, values in arrays.items():
                 assert read[key].tobytes() == values.tobytes(), key
 
@@ -124,7 +124,7 @@ def test_metadata_travel_through_every_format(tmp_path: Path) -> None:
         assert info.score_source == "D4RL"
         assert info.action_low is not None
         np.testing.assert_array_equal(info.action_low, [-1, -1, -1])
-        recipe = open_source(path).source.metadata.recipe
+        recipe = open_source(path).metadata.recipe
         assert recipe["provenance"] == "made for a test"
         assert recipe["seed"] == 7
 
@@ -136,11 +136,11 @@ def test_real_slices_survive_the_tour(real_data: Path, tmp_path: Path) -> None:
         real_data / "d4rl-slices" / "hopper_medium-v2.hdf5",
     ):
         expected, path = load_dataset(origin), Path(origin)
-        rows = open_source(origin).source.read()
+        rows = open_source(origin).read()
         for target in FORMATS:
             convert(path, tmp_path / target, overwrite=True)
             path = tmp_path / target
-            assert_same_rows(open_source(path).source.read(), rows)
+            assert_same_rows(open_source(path).read(), rows)
             assert load_dataset(path).fingerprint == expected.fingerprint
 
 

@@ -35,7 +35,7 @@ def read_or_refuse(path: Path) -> dict[str, Any] | None:
     """The rows if the file is accepted; every other exception than ours fails the test."""
     try:
         dataset = load_dataset(path)
-        rows = open_source(path).source.read()
+        rows = open_source(path).read()
     except PbrlError:
         return None
     assert len(dataset) > 0

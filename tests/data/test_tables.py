@@ -143,7 +143,7 @@ def test_other_delimiters_and_a_byte_order_mark(tmp_path: Path, delimiter: str) 
 
 def test_words_quotes_and_blank_lines(tmp_path: Path) -> None:
     text = 'obs_0,action_0,reward,terminal,note\n"1",2,3,False,"a, b"\n\n4,5,6,TRUE,"two\nlines"\n'
-    rows = open_source(write(tmp_path / "x.csv", text)).source.read()
+    rows = open_source(write(tmp_path / "x.csv", text)).read()
     np.testing.assert_array_equal(rows.observations[:, 0], [1, 4])
     np.testing.assert_array_equal(rows.terminals, [False, True])
 

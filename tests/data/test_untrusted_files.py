@@ -18,7 +18,7 @@ from row_samples import as_arrays, random_rows, write_hdf5, write_npz
 
 from pbrl.collect.policies import policy_of
 from pbrl.data import convert, load_dataset
-from pbrl.data.table_columns import find_columns
+from pbrl.data.formats.table_columns import find_columns
 from pbrl.errors import PbrlError
 
 ROWS = as_arrays(random_rows(0, 12))

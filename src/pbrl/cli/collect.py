@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
@@ -41,8 +41,9 @@ class Options:
     """Of everything random."""
     out: Path = Path("collected")
     """A directory; for a single dataset also a file: .hdf5, .npz, .csv, .parquet or .store."""
-    format: Literal["hdf5", "npz", "store"] = "hdf5"
-    """Of the files in the directory; hdf5 is D4RL's layout, store is for data beyond memory."""
+    format: str = "hdf5"
+    """Of the files in the directory, by suffix: hdf5 (D4RL's layout), npz, csv, parquet, store (for
+    data beyond memory), or another that is installed."""
     policy: Path | None = None
     """Play this policy instead: a run directory, or a D4RL HDF5 file with a stored policy."""
     deterministic: bool = False

@@ -69,7 +69,8 @@ class Convert:
     source: Annotated[str, tyro.conf.Positional]
     """Embedded, D4RL or Minari name, or a path."""
     destination: Annotated[Path, tyro.conf.Positional]
-    """.hdf5, .npz, .csv, .parquet, or a directory for a store (data larger than memory)."""
+    """A file that ends in .hdf5, .h5, .npz, .csv, .parquet or the suffix of an added format, or a
+    directory for a .store (data larger than memory)."""
     overwrite: bool = False
     """Replace the destination if it exists."""
     clip_actions: bool = False

@@ -12,17 +12,15 @@ import numpy as np
 
 from pbrl.collect.rollouts import longest_episode
 from pbrl.console import plain_console
+from pbrl.data.formats import stem_of, suffix_of, suffixes
 from pbrl.data.loading import open_source
 from pbrl.data.recorder import Recorder
 from pbrl.data.rows import BLOCK, Metadata, Rows
 from pbrl.data.store import is_store
-from pbrl.data.writers import WRITABLE
 from pbrl.envs.player import Player
 from pbrl.errors import PbrlError, unknown_name
 from pbrl.training.progress import TrainingProgress
 from pbrl.training.run import versions
-
-FORMATS = {"hdf5": ".hdf5", "npz": ".npz", "store": ".store"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,11 @@ def places(
     env_id: str, tiers: list[str], out: Path, file_format: str, *, prefix: bool = True
 ) -> tuple[Path, dict[str, Path]]:
     """Where the training and each dataset go."""
-    if file_format not in FORMATS:
-        raise unknown_name("format", file_format, FORMATS)
+    suffix = f".{file_format}"
+    if suffix not in suffixes():
+        raise unknown_name("format", file_format, [known[1:] for known in suffixes()])
     short = env_id.split("/")[-1].split(":")[-1]
-    if out.suffix.lower() in WRITABLE:
+    if suffix_of(out):
         if len(tiers) > 1:
             raise PbrlError(
                 f"--out {out} names one file, but {len(tiers)} datasets are asked for; give a "
@@ -62,7 +61,6 @@ def places(
         return out.parent / f"{short}-sac", {tiers[0]: out}
     if out.exists() and not out.is_dir():
         raise PbrlError(f"--out {out} is a file; give a directory.")
-    suffix = FORMATS[file_format]
     names = {tier: f"{short}-{tier}" if prefix else tier for tier in tiers}
     return out / f"{short}-sac", {tier: out / (name + suffix) for tier, name in names.items()}
 
@@ -83,7 +81,7 @@ def describe(
     """
     horizon = longest_episode(player)
     return Metadata(
-        name=path.stem,
+        name=stem_of(path),
         source=str(path),
         env_id=player.env_id,
         reference_scores=scores,
@@ -122,7 +120,7 @@ def record(
 
 def _found(tier: str, path: Path, metadata: Metadata) -> Collected:
     """A dataset that is there already, if it was made with the same settings."""
-    opened = open_source(path).source
+    opened = open_source(path)
     if _without_versions(opened.metadata.recipe) != _without_versions(metadata.recipe):
         raise PbrlError(
             f"'{path}' was made with other settings; give --overwrite to replace it, or "

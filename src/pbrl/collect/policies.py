@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from pbrl.algorithms.sac import SAC
 from pbrl.data.dataset import Floats
+from pbrl.data.formats import Reading
+from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.loading import describe
 from pbrl.data.preprocessing import Preprocessing
-from pbrl.data.readers_hdf5 import open_hdf5
 from pbrl.errors import PbrlError
 from pbrl.training.run import Run
 
@@ -64,7 +65,7 @@ def policy_of(
     path = Path(source).expanduser()
     if path.is_dir():
         return _run_policy(path, deterministic, env_id)
-    if path.suffix.lower() in (".hdf5", ".h5") or path.exists():
+    if path.exists():
         return _stored_policy(path, deterministic, env_id)
     raise PbrlError(
         f"--policy: no file or directory '{source}'; give a run directory or a D4RL HDF5 file."
@@ -110,7 +111,7 @@ def _stored_policy(
             log_std = _layer(path, group, "last_fc_log_std")
         nonlinearity = _word(group, "nonlinearity", "relu")
         distribution = _word(group, "output_distribution", "tanh_gaussian")
-    source = describe(open_hdf5(path))
+    source = describe(open_hdf5(path, Reading()))
     policy = StoredPolicy(layers, log_std, nonlinearity, distribution, deterministic)
     sizes = (policy.observation_dim, policy.action_dim)
     if sizes != (source.observation_dim, source.action_dim):

@@ -4,9 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from pbrl.data.convert import convert
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
+from pbrl.data.formats import Format, Reading, RowWriter, register_format
 from pbrl.data.loading import load_dataset
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.training_data import Batch, TrainingData
+from pbrl.data.validate import source_of_arrays
 
 if TYPE_CHECKING:
     from pbrl.data.recorder import EpisodeRecorder, Recorder
@@ -15,12 +18,20 @@ __all__ = [
     "Batch",
     "DatasetInfo",
     "EpisodeRecorder",
+    "Format",
+    "Metadata",
     "Preprocessing",
+    "Reading",
     "Recorder",
+    "RowSource",
+    "RowWriter",
+    "Rows",
     "TrainingData",
     "TransitionDataset",
     "convert",
     "load_dataset",
+    "register_format",
+    "source_of_arrays",
 ]
 
 

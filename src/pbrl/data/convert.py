@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pbrl.data.formats import Columns
 from pbrl.data.loading import describe, open_source
-from pbrl.data.readers_table import Columns
 from pbrl.data.rows import BLOCK, Rows, RowSource
 from pbrl.data.validate import bound_actions
 from pbrl.data.view import NextObservations, choose_view
@@ -62,9 +62,7 @@ def convert(
         progress: told the rows written and the rows in all, if known.
     """
     path = Path(destination).expanduser()
-    opened = describe(
-        open_source(source, columns, verify=True).source, env_id, action_low, action_high
-    )
+    opened = describe(open_source(source, columns, verify=True), env_id, action_low, action_high)
     first = next(opened.blocks(BLOCK), None)
     if first is None:
         raise PbrlError(f"'{opened.metadata.source}' has no rows.")
@@ -73,7 +71,8 @@ def convert(
         # The word given here holds wherever the converted data are loaded.
         opened = _with_preference(opened, next_observations == "file")
     rows = 0
-    with writing(path, opened, choice, overwrite=overwrite) as writer:
+    opened = replace(opened, choice=choice)
+    with writing(path, opened, overwrite=overwrite) as writer:
         for block in _bounded(opened, clip_actions):
             writer.append(block)
             rows += len(block)

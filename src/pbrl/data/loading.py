@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -14,19 +14,18 @@ import numpy as np
 from pbrl.data.catalogue import catalogue
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.download import cached_file, difference, download
+from pbrl.data.formats import Columns, Reading, format_of, format_of_directory, suffixes
+from pbrl.data.formats.hdf5 import open_hdf5
+from pbrl.data.formats.npz import open_npz
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
-from pbrl.data.readers_hdf5 import open_hdf5
-from pbrl.data.readers_npz import open_npz
-from pbrl.data.readers_table import Columns, open_csv, open_parquet
 from pbrl.data.rows import BLOCK, Metadata, RowSource
-from pbrl.data.store import Store, is_store
+from pbrl.data.store import Store
 from pbrl.data.validate import BOUND_TOLERANCE, bound_actions, checked_bounds
 from pbrl.data.view import NextObservations, choose_view, training_view
 from pbrl.envs.tasks import environment_of_id, environment_of_name, reference_scores
 from pbrl.errors import PbrlError
 
 EMBEDDED = ("demo",)
-FILES = (".hdf5", ".h5", ".npz", ".csv", ".parquet")
 _MINARI_ID = re.compile(r"^(?:[\w.-]+/)*[\w.-]+-v\d+$")
 
 
@@ -57,11 +56,10 @@ def load_dataset(
     Returns:
         The transitions, with what is known about them in ``info``; memory-mapped from a store.
     """
-    opened = open_source(source, columns)
-    described = describe(opened.source, env_id, action_low, action_high)
+    described = describe(open_source(source, columns), env_id, action_low, action_high)
     metadata = described.metadata
-    if opened.store is not None:
-        return _load_store(opened.store, metadata, next_observations, clip_actions)
+    if described.store is not None:
+        return _load_store(described.store, metadata, next_observations, clip_actions)
     rows = described.read()
     if len(rows) == 0:
         raise PbrlError(f"'{metadata.source}' has no rows.")
@@ -104,14 +102,6 @@ def _load_store(
     return store.dataset(info_of(metadata.with_notes(store.view_note)))
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a name or path turned out to be: rows, and the store if they lie in one."""
-
-    source: RowSource
-    store: Store | None = None
-
-
 def parse_columns(entries: tuple[str, ...]) -> dict[str, str] | None:
     """``("rewards=r", …)`` as a map from role to columns."""
     mapping: dict[str, str] = {}
@@ -129,7 +119,7 @@ def open_source(
     *,
     strict: bool = True,
     verify: bool | None = None,
-) -> Opened:
+) -> RowSource:
     """The raw rows behind a name or path, not yet read.
 
     Args:
@@ -144,52 +134,47 @@ def open_source(
     if "\0" in text:
         raise PbrlError("The dataset's name has a NUL character in it.")
     if text in EMBEDDED:
-        return Opened(_open_embedded(text))
+        return _open_embedded(text)
+    how = Reading(columns, strict, verify)
     if text in catalogue():
-        return Opened(_open_d4rl(text, strict))
+        return _open_d4rl(text, how)
     path = Path(text).expanduser()
-    suffix = path.suffix.lower()
     try:
         is_directory, exists = path.is_dir(), path.exists()
     except OSError as error:
         raise PbrlError(f"Cannot look at '{text[:80]}': {error.strerror or error}.") from error
     if is_directory:
-        return _open_directory(path, strict, verify)
-    if suffix in (".hdf5", ".h5"):
-        return Opened(open_hdf5(path, strict))
-    if suffix == ".npz":
-        return Opened(open_npz(path, strict))
-    if suffix == ".csv":
-        return Opened(open_csv(path, columns, strict))
-    if suffix == ".parquet":
-        return Opened(open_parquet(path, columns, strict))
+        return _open_directory(path, how)
+    found = format_of(path)
+    if found is not None and found.holds is None:
+        return found.reader(path, how)
     if exists:
         raise PbrlError(
-            f"'{path}' has a suffix pbrl does not know; known: {', '.join(FILES)}, and directories "
-            "of a store or of Minari."
+            f"'{path}' has a suffix pbrl does not know; known: {', '.join(suffixes())}, and "
+            "directories of a store or of Minari."
         )
-    return _open_by_name(text, strict)
+    return _open_by_name(text, how)
 
 
-def _open_directory(path: Path, strict: bool, verify: bool | None) -> Opened:
-    if is_store(path):
-        store = Store(path, verify)
-        return Opened(store.source(), store)
+def _open_directory(path: Path, how: Reading) -> RowSource:
+    found = format_of_directory(path)
+    if found is not None:
+        return found.reader(path, how)
     folder = minari_data_dir(path)
     if folder is not None:
-        return Opened(open_minari(folder, strict))
+        return open_minari(folder, how)
     raise PbrlError(
         f"'{path}' is a directory, but neither a pbrl store (no manifest.json) nor a Minari "
         "dataset (no data/metadata.json); give a file or one of these."
     )
 
 
-def _open_by_name(text: str, strict: bool) -> Opened:
+def _open_by_name(text: str, how: Reading) -> RowSource:
     """A Minari id on this machine, or the nearest name that would have been known."""
     if _MINARI_ID.match(text):
         folder = minari_data_dir(minari_root() / text)
         if folder is not None:
-            return Opened(open_minari(folder, strict))
+            return open_minari(folder, how)
     if "/" in text and _MINARI_ID.match(text):
         near = difflib.get_close_matches(text, local_ids(), n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -208,7 +193,7 @@ def _open_by_name(text: str, strict: bool) -> Opened:
     )
 
 
-def _open_d4rl(name: str, strict: bool) -> RowSource:
+def _open_d4rl(name: str, how: Reading) -> RowSource:
     entry = catalogue()[name]
     path = cached_file(entry)
     if not path.exists():
@@ -218,7 +203,7 @@ def _open_d4rl(name: str, strict: bool) -> RowSource:
             f"'{path}' is not the official file: {problem}. Remove it, or replace it: run 'pbrl "
             f"data download {name}'."
         )
-    opened = open_hdf5(path, strict)
+    opened = open_hdf5(path, how)
     known = entry.environment
     metadata = replace(
         opened.metadata,
@@ -242,7 +227,7 @@ def _open_embedded(name: str) -> RowSource:
                 f"The embedded dataset '{name}' is missing from this installation; install pbrl "
                 "again."
             )
-        opened = open_npz(path)
+        opened = open_npz(path, Reading())
     return replace(opened, metadata=replace(opened.metadata, name=name, source=name))
 
 

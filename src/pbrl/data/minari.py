@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from pbrl.data.dataset import Floats
+from pbrl.data.formats import Reading
 from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import check_kind, reading, to_rows
@@ -57,7 +58,7 @@ def download_minari(dataset_id: str) -> Path:
     return minari_root() / dataset_id
 
 
-def open_minari(folder: Path, strict: bool = True) -> RowSource:
+def open_minari(folder: Path, how: Reading) -> RowSource:
     """The dataset whose ``metadata.json`` lies in ``folder`` as a source of rows."""
     where = f"'{folder}'"
     with reading(folder / "metadata.json", "Minari metadata"):
@@ -81,7 +82,7 @@ def open_minari(folder: Path, strict: bool = True) -> RowSource:
         waiting: list[Rows] = []
         with opened_hdf5(path, "Minari HDF5") as file:
             for name in episodes:
-                rows = _episode(f"{where}, {name}", file[name], strict)
+                rows = _episode(f"{where}, {name}", file[name], how.strict)
                 waiting.append(rows)
                 if sum(map(len, waiting)) >= size:
                     yield Rows.concatenate(waiting)

@@ -12,8 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
-from pbrl.data.view import ViewChoice
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, ViewChoice
 from pbrl.data.writers import writing
 from pbrl.errors import PbrlError
 
@@ -43,10 +42,11 @@ class Recorder:
     ) -> None:
         self.path = Path(path).expanduser()
         known = metadata or Metadata(self.path.stem, str(self.path))
-        shape = RowSource(known, observation_dim, action_dim, True, True, lambda size: iter(()))
-        note = "Using the file's own next_observations."
-        choice = ViewChoice("file", note)
-        self._writing = writing(self.path, shape, choice, overwrite=overwrite)
+        choice = ViewChoice("file", "Using the file's own next_observations.")
+        shape = RowSource(
+            known, observation_dim, action_dim, True, True, lambda size: iter(()), choice=choice
+        )
+        self._writing = writing(self.path, shape, overwrite=overwrite)
         self._writer = self._writing.__enter__()
         self._shape = shape
         self._buffer = shape.empty(4096)
@@ -119,7 +119,7 @@ class Recorder:
         self._flush()
         if self.rows == 0:
             error = PbrlError(f"Nothing was recorded for '{self.path}'; no file was written.")
-            self._writing.__exit__(PbrlError, error, None)
+            self._leave(error)
             raise error
         self._writing.__exit__(None, None, None)
 
@@ -127,7 +127,10 @@ class Recorder:
         """Leaves nothing behind."""
         if self._open:
             self._open = False
-            self._writer.abandon()
+            self._leave(PbrlError("Abandoned."))
+
+    def _leave(self, error: PbrlError) -> None:
+        self._writing.__exit__(PbrlError, error, None)
 
     def __enter__(self) -> Recorder:
         return self

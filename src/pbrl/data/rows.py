@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pbrl.data.dataset import Bools, Floats
 from pbrl.errors import PbrlError, printable
 
+if TYPE_CHECKING:
+    from pbrl.data.store import Store
+
 Shift = Literal["d4rl", "episode"]
+View = Literal["d4rl", "episode", "file"]
 
 BLOCK = 1 << 16
 """Rows read at a time; bounds the memory of every streaming reader and writer."""
@@ -214,6 +218,14 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
+class ViewChoice:
+    """The training view taken (``pbrl.data.view``), and the sentence that tells the user."""
+
+    view: View
+    note: str
+
+
+@dataclass(frozen=True)
 class RowSource:
     """An opened log: its shape, what is known about it, and its rows in blocks.
 
@@ -225,6 +237,8 @@ class RowSource:
         has_next: whether blocks carry ``next_observations``.
         blocks: a function of the block size that iterates over the rows in order, from the start.
         length: number of rows; None where only reading to the end tells (CSV).
+        choice: the training view, where it is chosen already.
+        store: the store that they lie in, which has its training view mapped.
     """
 
     metadata: Metadata
@@ -234,6 +248,15 @@ class RowSource:
     has_next: bool
     blocks: Callable[[int], Iterator[Rows]]
     length: int | None = None
+    choice: ViewChoice | None = None
+    store: Store | None = None
+
+    def columns(self) -> list[str]:
+        """D4RL's keys of the arrays that the rows have."""
+        keys = ["observations", "actions", "rewards", "terminals"]
+        keys += ["timeouts"] if self.has_timeouts else []
+        keys += ["next_observations"] if self.has_next else []
+        return keys
 
     def read(self) -> Rows:
         """All rows in memory, in float32 and without a second copy where the length is known."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from numpy.typing import NDArray
 
 from pbrl.data.column_file import ColumnFile
 from pbrl.data.dataset import Bools, TransitionDataset, column_digest, combine_digests
+from pbrl.data.formats import Format, Reading
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
 from pbrl.data.validate import reading
 from pbrl.data.view import (
     StepCounter,
-    ViewChoice,
     cuts_before,
     following_observations,
     keeps_last,
@@ -60,14 +59,14 @@ class StoreWriter:
 
     Args:
         path: the directory to create.
-        source: the rows to come: their shape and metadata.
-        choice: the training view to lay out.
+        source: the rows to come: their shape, metadata and the training view to lay out.
     """
 
-    def __init__(self, path: Path, source: RowSource, choice: ViewChoice) -> None:
+    def __init__(self, path: Path, source: RowSource) -> None:
+        assert source.choice is not None
         self.path = path
         self.source = source
-        self.choice = choice
+        self.choice = choice = source.choice
         (path / "raw").mkdir(parents=True)
         s, a = source.observation_dim, source.action_dim
         self.columns: dict[str, ColumnFile] = {}
@@ -183,10 +182,9 @@ class StoreWriter:
         (self.path / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Closes the files as they are."""
         for column in self.columns.values():
             column.abandon()
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Store:
@@ -348,12 +346,21 @@ class Store:
             has_next,
             blocks,
             self.raw_rows,
+            store=self,
         )
 
 
 def is_store(path: Path) -> bool:
     """Whether ``path`` is a directory with a store's manifest."""
     return (path / MANIFEST).is_file()
+
+
+def open_store(path: Path, how: Reading) -> RowSource:
+    """A store as a source of rows."""
+    return Store(path, how.verify).source()
+
+
+STORE = Format(open_store, StoreWriter, is_store)
 
 
 def _random_access(column: Any) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pbrl.data.column_stats import ColumnStats, Vector, quantiles
 from pbrl.data.dataset import numbered_names
-from pbrl.data.loading import Opened, describe
+from pbrl.data.loading import describe
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
 from pbrl.data.view import NextObservations, StepCounter, choose_view, kept_rows
 from pbrl.errors import PbrlError
@@ -144,7 +144,7 @@ class Summary:
 
 
 def summarize(
-    opened: Opened,
+    opened: RowSource,
     *,
     next_observations: NextObservations = "auto",
     env_id: str | None = None,
@@ -158,7 +158,7 @@ def summarize(
         env_id: as in ``load_dataset``.
         seed: of the sample for pictures.
     """
-    source = describe(opened.source, env_id)
+    source = describe(opened, env_id)
     pass_ = _Pass(source, seed)
     view, note = None, ""
     for block in source.blocks(BLOCK):

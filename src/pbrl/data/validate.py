@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.dataset import Bools, Floats
-from pbrl.data.rows import Rows
+from pbrl.data.rows import Metadata, Rows, RowSource, source_of
 from pbrl.errors import PbrlError
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -147,6 +147,22 @@ def to_rows(
         else:
             known[key] = _floats(where, key, values, start, strict)
     return Rows(**known)
+
+
+def source_of_arrays(
+    where: str, arrays: Mapping[str, NDArray[Any]], metadata: Metadata, strict: bool = True
+) -> RowSource:
+    """Arrays in memory as a source of rows, checked.
+
+    Args:
+        where: the file, for messages.
+        arrays: by D4RL's key: ``observations``, ``actions``, ``rewards``, ``terminals``, and
+            ``timeouts`` and ``next_observations`` where there are any; one entry a step.
+        metadata: what is known besides the rows.
+        strict: refuse NaN and infinite values.
+    """
+    check_shapes(where, {key: values.shape for key, values in arrays.items()})
+    return source_of(to_rows(where, arrays, 0, strict), metadata)
 
 
 def _floats(where: str, key: str, values: NDArray[Any], start: int, strict: bool) -> Floats:

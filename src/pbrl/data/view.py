@@ -15,31 +15,21 @@ Three views of the same log:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.dataset import Bools, Cuts, DatasetInfo, Floats, TransitionDataset, same_states
-from pbrl.data.rows import Metadata, Rows
+from pbrl.data.rows import Metadata, Rows, View, ViewChoice
 from pbrl.errors import PbrlError
 
 NextObservations = Literal["auto", "file", "shift"]
-View = Literal["d4rl", "episode", "file"]
 
 _SHIFT_NOTE = {
     "d4rl": "next observations are the following row's, as in D4RL's qlearning_dataset",
     "episode": "next observations are the following row's within the same episode",
 }
-
-
-@dataclass(frozen=True)
-class ViewChoice:
-    """The view taken, and the sentence that tells the user."""
-
-    view: View
-    note: str
 
 
 def choose_view(metadata: Metadata, first: Rows, wanted: NextObservations = "auto") -> ViewChoice:

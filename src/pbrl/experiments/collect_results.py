@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pbrl.data.formats import stem_of
 from pbrl.training.run import Run
 
 Floats = NDArray[np.float64]
@@ -97,8 +97,7 @@ def read_result(label: str, dataset: str, run: Run, quantities: Iterable[str] = 
 
 def data_name(dataset: str) -> str:
     """A dataset as figures call it: its name, or its file's without the suffix."""
-    name = Path(dataset).name
-    return Path(name).stem if Path(name).suffix in (".hdf5", ".h5", ".npz", ".csv") else name
+    return stem_of(dataset)
 
 
 def over_seeds(curves: Sequence[Sequence[tuple[int, float]]]) -> Curve | None:

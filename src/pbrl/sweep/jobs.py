@@ -14,6 +14,7 @@ from typing import Any
 
 from pbrl.data.catalogue import catalogue
 from pbrl.data.download import cached_file
+from pbrl.data.formats import stem_of
 from pbrl.data.loading import EMBEDDED
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError, optional_import, unknown_name
@@ -143,7 +144,7 @@ def make_jobs(
 
 
 def _folder(config: TrainConfig, key: str) -> str:
-    stem = re.sub(r"[^\w.-]+", "_", Path(config.dataset).name.removesuffix(".hdf5")) or "data"
+    stem = re.sub(r"[^\w.-]+", "_", stem_of(config.dataset)) or "data"
     return f"{stem}-{config.algorithm}-seed{config.seed}-{key[:12]}"
 
 

@@ -15,6 +15,7 @@ from pbrl.algorithms import algorithm_class
 from pbrl.algorithms.pbrl import PBRLConfig
 from pbrl.algorithms.settings import AlgorithmConfig, Count, CountOrZero, Seed, check_rules
 from pbrl.data.dataset import TransitionDataset
+from pbrl.data.formats import stem_of
 from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
@@ -172,7 +173,7 @@ def _run_name(config: TrainConfig) -> str:
 
     Two settings of which the one cannot be resumed as the other have different names.
     """
-    stem = Path(config.dataset).name.removesuffix(".hdf5").removesuffix(".npz") or "data"
+    stem = stem_of(config.dataset) or "data"
     preset = make_config(config.algorithm, config.preset, config.dataset, seed=config.seed)
     usual, own = bound_settings(to_json(preset)), bound_settings(to_json(config))
     changed = {name: value for name, value in own.items() if value != usual[name]}

@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pbrl.data.formats import Format, Reading
 from pbrl.data.hdf5_file import opened_hdf5, own_array
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import KEYS, check_kind, check_shapes, to_rows
@@ -22,7 +23,7 @@ MOST_COMPRESSED = 2000
 """Twice what gzip can do; a file that claims more data than that for its size is damaged."""
 
 
-def open_hdf5(path: Path, strict: bool = True) -> RowSource:
+def open_hdf5(path: Path, how: Reading) -> RowSource:
     """A D4RL HDF5 file as a source of rows."""
     where = f"'{path}'"
     with opened_hdf5(path) as file:
@@ -52,7 +53,7 @@ def open_hdf5(path: Path, strict: bool = True) -> RowSource:
         with opened_hdf5(path) as file:
             for start in range(0, length, size):
                 block = {key: file[key][start : start + size] for key in arrays}
-                yield to_rows(where, block, start, strict)
+                yield to_rows(where, block, start, how.strict)
 
     return RowSource(
         metadata, s, a, "timeouts" in arrays, "next_observations" in arrays, blocks, length
@@ -93,3 +94,54 @@ def _plain(value: Any) -> Any:
     except (TypeError, ValueError):
         return str(value)
     return value
+
+
+class Hdf5Writer:
+    """D4RL's HDF5 layout, compressed.
+
+    Args:
+        path: the file to create.
+        source: the rows to come: their shape and metadata.
+    """
+
+    def __init__(self, path: Path, source: RowSource) -> None:
+        self.file = h5py.File(path, "w")
+        widths = {"observations": source.observation_dim, "actions": source.action_dim}
+        widths["next_observations"] = source.observation_dim
+        for key in source.columns():
+            tail = (widths[key],) if key in widths else ()
+            self.file.create_dataset(
+                key,
+                shape=(0, *tail),
+                maxshape=(None, *tail),
+                chunks=(4096, *tail),
+                dtype=bool if key in ("terminals", "timeouts") else "<f4",
+                compression="gzip",
+                compression_opts=1,
+                shuffle=True,
+            )
+        metadata = source.metadata
+        self.file.attrs[METADATA_KEY] = json.dumps(metadata.to_json())
+        if metadata.env_id is not None:
+            self.file.attrs["env_id"] = metadata.env_id
+        if isinstance(provenance := metadata.recipe.get("provenance"), str):
+            self.file.attrs["provenance"] = provenance
+
+    def append(self, rows: Rows) -> None:
+        """Adds raw rows."""
+        for key in self.file:
+            column = self.file[key]
+            start = len(column)
+            column.resize(start + len(rows), axis=0)
+            column[start:] = getattr(rows, key)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self.file.close()
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self.file.close()
+
+
+HDF5 = Format(open_hdf5, Hdf5Writer)
