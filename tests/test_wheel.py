@@ -73,8 +73,13 @@ def test_gymnasium_finds_the_environments(installed: Path, tmp_path: Path) -> No
     """Without importing pbrl: Gymnasium 1.0 took its plug-ins away and reads a module's name."""
     code = """
 import gymnasium
-env = gymnasium.make("pbrl.envs:pbrl/HopperD4RL-v0")
+env = gymnasium.make("pbrl.envs.registered:pbrl/HopperD4RL-v0")
 observation, _ = env.reset(seed=0)
 print(observation.shape, env.spec.max_episode_steps)
+from importlib.metadata import entry_points
+(plugin,) = (p for p in entry_points(group="gymnasium.envs") if p.value.startswith("pbrl."))
+del gymnasium.registry["pbrl/HopperD4RL-v0"]
+plugin.load()()
+gymnasium.make("pbrl/HopperD4RL-v0")
 """
     assert "(11,) 1000" in run(installed / "python", "-W", "ignore", "-c", code, cwd=tmp_path)

@@ -88,7 +88,8 @@ def test_gymnasium_alone_makes_our_environments() -> None:
     """Gymnasium's ``module:Id`` is all it takes; afterwards it knows the plain id too."""
     code = (
         "import gymnasium;"
-        "gymnasium.make('pbrl.envs:pbrl/HopperD4RL-v0'); gymnasium.make('pbrl/PenD4RL-v0')"
+        "gymnasium.make('pbrl.envs.registered:pbrl/HopperD4RL-v0');"
+        "gymnasium.make('pbrl/PenD4RL-v0')"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,9 +1,5 @@
 """Environments: the table of tasks, and D4RL's own physics under today's MuJoCo.
 
-Importing this room registers them, so ``gymnasium.make("pbrl.envs:pbrl/HopperD4RL-v0")`` works in a
-program that has not imported pbrl.
+Importing this room imports no simulator: the table of tasks is read by rooms that need none.
+``pbrl.envs.registered`` tells Gymnasium of the environments.
 """
-
-from pbrl.envs.environments import register_environments
-
-register_environments()
