@@ -28,6 +28,7 @@ from pbrl.errors import PbrlError, unknown_name
 COMMANDS = {
     "inspect": "what a dataset holds: episodes, returns, ranges, duplicates, NaN, coverage",
     "convert": "rewrite a dataset in another format, by suffix",
+    "mix": "whole episodes of two datasets as one, half and half or otherwise",
     "list": "the datasets known by name",
     "download": "fetch a D4RL or Minari dataset, resumable and verified",
     "collect": "make datasets by running policies in an environment",
@@ -118,6 +119,10 @@ def main(argv: list[str]) -> int:
         from pbrl.cli.collect import main as collect
 
         return collect(rest)
+    if command == "mix":
+        from pbrl.cli.mix import main as mix
+
+        return mix(rest)
     options: dict[str, tuple[type, Callable[[Any], int]]] = {
         "inspect": (Inspect, _inspect),
         "convert": (Convert, _convert),
