@@ -93,13 +93,13 @@ def _load_store(
                 f"reach from {store.action_min[column]:g} to {store.action_max[column]:g}, outside "
                 f"[{low[column]:g}, {high[column]:g}]; {how}."
             )
-    shifted = "file" if store.view == "file" else "shift"
+    shifted = "file" if store.choice.view == "file" else "shift"
     if wanted not in ("auto", shifted):
         raise PbrlError(
             f"'{metadata.source}' was written with next_observations = {shifted}; convert it again "
             f"with --next-observations {wanted}."
         )
-    return store.dataset(info_of(metadata.with_notes(store.view_note)))
+    return store.dataset(info_of(metadata.with_notes(store.choice.note)))
 
 
 def parse_columns(entries: tuple[str, ...]) -> dict[str, str] | None:

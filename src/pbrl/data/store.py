@@ -18,24 +18,17 @@ import json
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.column_file import ColumnFile
-from pbrl.data.dataset import Bools, TransitionDataset, column_digest, combine_digests
+from pbrl.data.dataset import TransitionDataset, column_digest, combine_digests
 from pbrl.data.formats import Format, Reading
-from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, View, ViewChoice
 from pbrl.data.validate import reading
-from pbrl.data.view import (
-    StepCounter,
-    cuts_before,
-    following_observations,
-    keeps_last,
-    kept_rows,
-    no_transition,
-)
+from pbrl.data.view import Laid, TrainingView, cuts_before, no_transition
 from pbrl.errors import PbrlError
 
 MANIFEST = "manifest.json"
@@ -89,11 +82,8 @@ class StoreWriter:
             self._create("raw/dropped_next_observations", "<f4", s)
             self._create("raw/next_index", "<i8", 0)
             self._create("raw/next_observations", "<f4", s)
-        horizon = source.metadata.horizon
-        counts = choice.view == "d4rl" and not source.has_timeouts and horizon is not None
-        self._counter = StepCounter(horizon) if counts and horizon is not None else None
+        self._view = TrainingView(choice.view, source.has_timeouts, source.metadata.horizon)
         self._digests = {name: hashlib.sha256() for name in VIEW_COLUMNS}
-        self._pending: tuple[Rows, Bools, Bools] | None = None
         self._rows = 0
         self._low = np.full(a, np.inf, np.float32)
         self._high = np.full(a, -np.inf, np.float32)
@@ -102,32 +92,15 @@ class StoreWriter:
         self.columns[name] = ColumnFile(self.path / f"{name}.npy", dtype, width)
 
     def append(self, rows: Rows) -> None:
-        """Adds raw rows.
+        """Adds raw rows."""
+        if len(rows):
+            self._write(self._view.append(rows))
 
-        Two are held back: a row's episode end depends on whether the following one is kept, and for
-        the last row that is known only at the end.
-        """
-        if len(rows) == 0:
-            return
-        timeouts = rows.timeouts
-        if self._counter is not None:
-            timeouts = self._counter.timeouts(rows.terminals)
-        keep = kept_rows(self.choice.view, rows.terminals, timeouts)
-        ends = rows.terminals.copy() if timeouts is None else rows.terminals | timeouts
-        if self._pending is not None:
-            rows = Rows.concatenate([self._pending[0], rows])
-            keep = np.concatenate([self._pending[1], keep])
-            ends = np.concatenate([self._pending[2], ends])
-        self._pending = (rows[-2:], keep[-2:], ends[-2:].copy())
-        # A dropped row ends its episode, so the row before it is the last one kept.
-        ends[:-1] |= ~keep[1:]
-        self._write(rows[:-2], keep[:-2], ends[:-2], rows.observations[-2:-1])
-
-    def _write(self, rows: Rows, keep: Bools, ends: Bools, after: Any) -> None:
+    def _write(self, laid: Laid) -> None:
+        rows, keep, following = laid.rows, laid.keep, laid.following
         if len(rows) == 0:
             return
         columns = self.columns
-        following = following_observations(rows, after, self.choice.view)
         kept, dropped = rows[keep], rows[~keep]
         self._low = np.minimum(self._low, rows.actions.min(0))
         self._high = np.maximum(self._high, rows.actions.max(0))
@@ -139,12 +112,12 @@ class StoreWriter:
         for name in ("observations", "actions", "rewards", "terminals"):
             columns[f"raw/dropped_{name}"].append(getattr(dropped, name))
         view = (kept.observations, kept.actions, kept.rewards, following[keep], kept.terminals)
-        for name, values in zip(VIEW_COLUMNS, (*view, ends[keep]), strict=True):
+        for name, values in zip(VIEW_COLUMNS, (*view, laid.ends[keep]), strict=True):
             self._digests[name].update(np.ascontiguousarray(values).data)
         columns["rows"].append(np.column_stack([v.astype(np.float32, copy=False) for v in view]))
         columns["rewards"].append(kept.rewards)
         columns["terminals"].append(kept.terminals)
-        columns["episode_ends"].append(ends[keep])
+        columns["episode_ends"].append(laid.ends[keep])
         columns["raw/dropped_index"].append(self._rows + np.flatnonzero(~keep))
         if kept.timeouts is not None and dropped.timeouts is not None:
             columns["raw/timeouts"].append(kept.timeouts)
@@ -153,12 +126,8 @@ class StoreWriter:
 
     def close(self) -> None:
         """Writes the last row and the manifest."""
-        if self._pending is not None:
-            rows, keep, ends = self._pending
-            keep[-1] = keeps_last(self.choice.view, bool(rows.terminals[-1]))
-            ends[:-1] |= ~keep[1:]
-            ends[-1] = True
-            self._write(rows, keep, ends, rows.observations[-1:])
+        if (last := self._view.close()) is not None:
+            self._write(last)
         for column in self.columns.values():
             column.close()
         if self.columns["rewards"].length == 0:
@@ -204,15 +173,14 @@ class Store:
             if manifest["format"] != FORMAT:
                 raise KeyError("format")
             version = manifest["version"]
-            self.view: str = manifest["view"]
-            self.view_note = str(manifest["view_note"])
+            self.choice = ViewChoice(manifest["view"], str(manifest["view_note"]))
             self.fingerprint = str(manifest["fingerprint"])
             self.raw_rows = int(manifest["raw_rows"])
             self.transitions = int(manifest["transitions"])
             self.action_min = np.asarray(manifest["action_min"], np.float32)
             self.action_max = np.asarray(manifest["action_max"], np.float32)
             entries: dict[str, dict[str, Any]] = dict(manifest["columns"])
-            if self.view not in ("d4rl", "episode", "file") or not set(FILE_COLUMNS) <= {*entries}:
+            if self.choice.view not in get_args(View) or not set(FILE_COLUMNS) <= {*entries}:
                 raise KeyError("columns")
             s, a = int(manifest["observation_dim"]), int(manifest["action_dim"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:

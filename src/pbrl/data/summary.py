@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pbrl.data.column_stats import ColumnStats, Vector, quantiles
 from pbrl.data.dataset import numbered_names
 from pbrl.data.loading import describe
-from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
-from pbrl.data.view import NextObservations, StepCounter, choose_view, kept_rows
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, ViewChoice
+from pbrl.data.view import Laid, NextObservations, TrainingView, choose_view
 from pbrl.errors import PbrlError
 
 HASHED_ROWS = 5_000_000
@@ -160,19 +160,18 @@ def summarize(
     """
     source = describe(opened, env_id)
     pass_ = _Pass(source, seed)
-    view, note = None, ""
+    layout, choice = None, None
     for block in source.blocks(BLOCK):
-        if view is None:
-            if opened.store is not None:
-                view, note = opened.store.view, opened.store.view_note
-            else:
-                choice = choose_view(source.metadata, block, next_observations)
-                view, note = choice.view, choice.note
-            pass_.start(view, source.has_timeouts)
-        pass_.add(block)
-    if view is None:
+        if layout is None:
+            choice = opened.store.choice if opened.store is not None else None
+            choice = choice or choose_view(source.metadata, block, next_observations)
+            layout = TrainingView(choice.view, source.has_timeouts, source.metadata.horizon)
+        pass_.add(layout.append(block))
+    last = None if layout is None else layout.close()
+    if last is None or choice is None:
         raise PbrlError(f"'{source.metadata.source}' has no rows.")
-    return pass_.finish(note)
+    pass_.add(last)
+    return pass_.finish(choice)
 
 
 class _Pass:
@@ -184,7 +183,8 @@ class _Pass:
         self.observations = ColumnStats(metadata.observation_names or numbered_names("obs", s))
         self.actions = ColumnStats(metadata.action_names or numbered_names("action", a))
         self.rewards = ColumnStats(("reward",))
-        self.rows = self.kept = self.terminals = self.timeouts = self.negative = 0
+        self.rows = self.kept = self.terminals = self.negative = 0
+        self.timeouts: int | None = None
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.open_return, self.open_length = 0.0, 0
@@ -197,29 +197,18 @@ class _Pass:
         self.sample: Rows | None = None
         self.sample_episodes = np.empty(0, np.int64)
 
-    def start(self, view: str, has_timeouts: bool) -> None:
-        self.view = view
-        self.has_timeouts = has_timeouts
-        horizon = self.metadata.horizon
-        counts = view == "d4rl" and not has_timeouts and horizon is not None
-        self.counter = StepCounter(horizon) if counts and horizon is not None else None
-
-    def add(self, rows: Rows) -> None:
+    def add(self, laid: Laid) -> None:
+        rows, ends = laid.rows, laid.logged_ends()
+        if len(rows) == 0:
+            return
         self.observations.add(rows.observations)
         self.actions.add(rows.actions)
         self.rewards.add(rows.rewards[:, None])
         self.negative += int((rows.rewards < 0).sum())
         self.terminals += int(rows.terminals.sum())
-        timeouts = rows.timeouts
-        if self.counter is not None:
-            timeouts = self.counter.timeouts(rows.terminals)
-        if timeouts is not None:
-            self.timeouts += int(timeouts.sum())
-        self.last = rows[-1:]
-        keep = kept_rows(self.view, rows.terminals, timeouts)  # type: ignore[arg-type]
-        self.kept += int(keep.sum())
-        self.last_kept = bool(keep[-1])
-        ends = rows.terminals if timeouts is None else rows.terminals | timeouts
+        if laid.timeouts is not None:
+            self.timeouts = (self.timeouts or 0) + int(laid.timeouts.sum())
+        self.kept += int(laid.keep.sum())
         self._hash(rows)
         self._sample(rows, len(self.lengths) + np.cumsum(ends) - ends)
         self._episodes(rows, ends)
@@ -261,23 +250,19 @@ class _Pass:
         best = np.sort(np.argsort(keys)[:SAMPLE_ROWS])
         self.sample, self.keys, self.sample_episodes = new[best], keys[best], episodes[best]
 
-    def finish(self, note: str) -> Summary:
+    def finish(self, choice: ViewChoice) -> Summary:
         if self.open_length:
             self.returns.append(self.open_return)
             self.lengths.append(self.open_length)
-        if self.view != "file" and self.last_kept:
-            ends_well = self.view == "episode" and bool(self.last.terminals[0])
-            self.kept -= 0 if ends_well else 1
         assert self.sample is not None
         hashes = np.concatenate(self.hashes)
-        timeouts = self.timeouts if self.has_timeouts or self.counter is not None else None
         return Summary(
-            self.metadata.with_notes(note),
+            self.metadata.with_notes(choice.note),
             self.rows,
             self.kept,
-            self.view,
+            choice.view,
             self.terminals,
-            timeouts,
+            self.timeouts,
             np.array(self.returns),
             np.array(self.lengths, np.int64),
             self.observations,

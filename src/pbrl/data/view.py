@@ -15,6 +15,7 @@ Three views of the same log:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -96,25 +97,6 @@ def _share_out_of_order(rows: Rows) -> float:
     return float(1 - np.mean(same[inside]))
 
 
-def kept_rows(view: View, terminals: Bools, timeouts: Bools | None) -> Bools:
-    """Which raw rows become transitions, ``[N]`` bool; the log's last row is judged elsewhere.
-
-    Args:
-        view: one of the three views.
-        terminals: ``[N]``.
-        timeouts: ``[N]`` or None.
-    """
-    if view == "file" or timeouts is None:
-        return np.ones(len(terminals), np.bool_)
-    # A row that is both terminal and timed out: D4RL drops it; within an episode it counts.
-    return ~timeouts if view == "d4rl" else ~timeouts | terminals
-
-
-def keeps_last(view: View, terminal: bool) -> bool:
-    """Whether the very last row of a log becomes a transition."""
-    return view == "file" or (view == "episode" and terminal)
-
-
 class StepCounter:
     """D4RL's way to find timeouts in files that do not record them: counting steps.
 
@@ -147,23 +129,121 @@ class StepCounter:
         return out
 
 
+@dataclass(frozen=True)
+class Laid:
+    """Consecutive raw rows and what the training view makes of them.
+
+    Attributes:
+        rows: the rows as logged, N of them.
+        timeouts: ``[N]`` bool, the log's or those found by counting steps; None: nobody knows.
+        keep: ``[N]`` bool, the rows that become transitions.
+        ends: ``[N]`` bool, where the transitions of an episode end.
+        following: ``[N, S]``, their next observations.
+    """
+
+    rows: Rows
+    timeouts: Bools | None
+    keep: Bools
+    ends: Bools
+    following: Floats
+
+    def logged_ends(self) -> Bools:
+        """Where the log's own episodes end, dropped rows included, ``[N]`` bool."""
+        terminals = self.rows.terminals
+        return terminals if self.timeouts is None else terminals | self.timeouts
+
+
+class TrainingView:
+    """The one definition of a view; rows come whole or in blocks.
+
+    Args:
+        view: one of the three.
+        has_timeouts: whether the rows carry timeouts.
+        horizon: the environment's step limit, by which D4RL finds timeouts that a file lacks.
+    """
+
+    def __init__(self, view: View, has_timeouts: bool, horizon: int | None) -> None:
+        self.view = view
+        counts = view == "d4rl" and not has_timeouts and horizon is not None
+        self._counter = StepCounter(horizon) if counts and horizon is not None else None
+        self._held: tuple[Rows, Bools | None] | None = None
+
+    def append(self, rows: Rows) -> Laid:
+        """The next block; what can be told by now, two rows behind.
+
+        An episode's end depends on whether the following row is kept, and for the last row that is
+        known only at the end.
+        """
+        timeouts = self._timeouts(rows)
+        if self._held is not None:
+            held, before = self._held
+            rows = Rows.concatenate([held, rows])
+            if before is not None and timeouts is not None:
+                timeouts = np.concatenate([before, timeouts])
+        laid = self._lay(rows, timeouts, last=False)
+        self._held = (rows[-2:], None if timeouts is None else timeouts[-2:])
+        return Laid(
+            rows[:-2],
+            None if timeouts is None else timeouts[:-2],
+            laid.keep[:-2],
+            laid.ends[:-2],
+            laid.following[:-2],
+        )
+
+    def close(self) -> Laid | None:
+        """The rows held back; None when there were none at all."""
+        return None if self._held is None else self._lay(*self._held, last=True)
+
+    def whole(self, rows: Rows) -> Laid:
+        """All rows of a log at once."""
+        return self._lay(rows, self._timeouts(rows), last=True)
+
+    def _timeouts(self, rows: Rows) -> Bools | None:
+        return rows.timeouts if self._counter is None else self._counter.timeouts(rows.terminals)
+
+    def _lay(self, rows: Rows, timeouts: Bools | None, last: bool) -> Laid:
+        """The view of ``rows``; its last is the log's last, or may not be relied on."""
+        terminals = rows.terminals
+        if self.view == "file" or timeouts is None:
+            keep = np.ones(len(rows), np.bool_)
+        else:
+            # A row that is both terminal and timed out: D4RL drops it; in an episode it counts.
+            keep = ~timeouts if self.view == "d4rl" else ~timeouts | terminals
+        ends = terminals.copy() if timeouts is None else terminals | timeouts
+        if last:
+            keep[-1:] = self.view == "file" or (self.view == "episode" and bool(terminals[-1]))
+            ends[-1:] = True
+        # A dropped row ends its episode, so the row before it is the last one kept.
+        ends[:-1] |= ~keep[1:]
+        return Laid(rows, timeouts, keep, ends, self._following(rows))
+
+    def _following(self, rows: Rows) -> Floats:
+        """Next observations, ``[N, S]``; the last row's are its own where they are not logged."""
+        if self.view == "file":
+            assert rows.next_observations is not None
+            return rows.next_observations
+        following = np.concatenate([rows.observations[1:], rows.observations[-1:]])
+        if self.view == "episode":
+            following[rows.terminals] = rows.observations[rows.terminals]
+        return following
+
+
 def training_view(
     rows: Rows, view: View, info: DatasetInfo, horizon: int | None = None
 ) -> TransitionDataset:
     """The transitions of ``rows`` under ``view``, in file order."""
-    timeouts = rows.timeouts
-    if timeouts is None and view == "d4rl" and horizon is not None:
-        timeouts = StepCounter(horizon).timeouts(rows.terminals)
-    keep = kept_rows(view, rows.terminals, timeouts)
-    keep[-1] = keeps_last(view, bool(rows.terminals[-1]))
+    laid = TrainingView(view, rows.timeouts is not None, horizon).whole(rows)
+    keep = laid.keep
     if not keep.any():
         raise no_transition(info.source or info.name, len(rows))
-    ends = rows.terminals.copy() if timeouts is None else rows.terminals | timeouts
-    # A dropped row ends its episode, so the row before it is the last one kept.
-    ends[:-1] |= ~keep[1:]
-    ends[-1] = True
-    following = following_observations(rows, rows.observations[-1:], view)
-    columns = (rows.observations, rows.actions, rows.rewards, following, rows.terminals, ends)
+    columns = (
+        rows.observations,
+        rows.actions,
+        rows.rewards,
+        laid.following,
+        rows.terminals,
+        laid.ends,
+    )
     if not keep.all():
         columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
     dropped = np.flatnonzero(~keep)
@@ -176,23 +256,6 @@ def cuts_before(dropped: NDArray[np.int64], actions: Floats) -> Cuts:
     # Raw row d - 1 is the transition of that number less the rows dropped before it.
     before = dropped - 1 - np.arange(len(dropped))
     return Cuts(before[after_kept], actions[after_kept])
-
-
-def following_observations(rows: Rows, after: Floats, view: View) -> Floats:
-    """Next observations of ``rows`` under ``view``, ``[N, S]``.
-
-    Args:
-        rows: consecutive rows.
-        after: ``[1, S]``, the observation of the row after the last.
-        view: one of the three views.
-    """
-    if view == "file":
-        assert rows.next_observations is not None
-        return rows.next_observations
-    following = np.concatenate([rows.observations[1:], after])
-    if view == "episode":
-        following[rows.terminals] = rows.observations[rows.terminals]
-    return following
 
 
 def no_transition(source: str, rows: int) -> PbrlError:
