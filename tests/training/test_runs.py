@@ -258,6 +258,36 @@ def test_evaluate_and_probe_write_their_results(
     assert "noise2" in capsys.readouterr().out
 
 
+def test_evaluate_under_noise(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small(log, tmp_path / "run")
+    words = ["evaluate", str(run.path), "--env-id", ENV, "--episodes", "3"]
+    noise = ["--observation-noise", "0.5", "--action-noise", "2"]
+
+    def result(*more: str) -> dict[str, Any]:
+        assert main([*words, *more]) == 0
+        values: dict[str, Any] = json.loads((run.path / "evaluation.json").read_text())
+        return values
+
+    clean, noisy = result(), result(*noise)
+    assert (
+        "noise of 0.5 deviations of the data on observations and 2 on actions"
+        in capsys.readouterr().out
+    )
+    assert (clean["observation_noise"], clean["action_noise"]) == (0, 0)
+    assert (noisy["observation_noise"], noisy["action_noise"]) == (0.5, 2)
+    assert noisy["returns"] != clean["returns"]
+    assert result(*noise) == noisy
+    assert result(*noise, "--seed", "1")["returns"] != noisy["returns"]
+    assert main([*words, "--action-noise", "-1"]) == 2
+    assert "0 or more" in capsys.readouterr().err
+    moved = log.rename(log.with_name("moved.npz"))
+    assert main([*words, *noise]) == 2
+    assert "--dataset" in capsys.readouterr().err
+    assert result(*noise, "--dataset", str(moved)) == noisy
+
+
 def test_several_seeds_in_one_command(log: Path, tmp_path: Path) -> None:
     words = ["train", "--dataset", str(log), "--env-id", ENV, "--steps", "20", "--batch-size", "16"]
     words += ["--hidden", "8", "--policy-hidden", "8", "--run-dir", str(tmp_path / "r")]

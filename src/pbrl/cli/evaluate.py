@@ -12,8 +12,10 @@ from rich.table import Table
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
+from pbrl.evaluation.noise import Noise, require_size
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.files import write_json
+from pbrl.training.guard_of_run import training_dataset
 from pbrl.training.run import Run
 
 
@@ -24,9 +26,13 @@ class EvaluateArguments:
     Attributes:
         run: the run directory.
         episodes: how many episodes to play.
-        seed: of the initial states.
+        seed: of the initial states and of the noise.
         step: a kept checkpoint; the newest when omitted.
         env_id: another environment than the run's own.
+        observation_noise: Gaussian noise on what the policy sees, in deviations of the data's
+            columns: 0.05 is five percent of what each of them varies by.
+        action_noise: likewise on what it answers.
+        dataset: the data whose deviations count; the run's own when omitted.
     """
 
     run: Annotated[Path, tyro.conf.Positional]
@@ -34,11 +40,16 @@ class EvaluateArguments:
     seed: int = 0
     step: int | None = None
     env_id: str | None = None
+    observation_noise: float = 0.0
+    action_noise: float = 0.0
+    dataset: str | None = None
 
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl evaluate`` with these words; returns the exit code."""
     arguments = parse(EvaluateArguments, argv, "pbrl evaluate")
+    for name in ("observation", "action"):
+        require_size(name, getattr(arguments, f"{name}_noise"))
     run = Run.open(arguments.run)
     env_id = arguments.env_id or run.env_id
     if env_id is None:
@@ -46,13 +57,16 @@ def main(argv: list[str]) -> int:
     agent = run.agent(arguments.step)
     evaluator = Evaluator(env_id, run.reference_scores)
     evaluator.require_spaces(agent.observation_dim, agent.action_dim)
-    result = evaluator.evaluate(agent.act, arguments.episodes, arguments.seed)
+    noise = _noise(run, arguments)
+    result = evaluator.evaluate(agent.act, arguments.episodes, arguments.seed, noise)
     evaluator.close()
     values = {
         "env_id": env_id,
         "episodes": arguments.episodes,
         "seed": arguments.seed,
         "step": arguments.step,
+        "observation_noise": arguments.observation_noise,
+        "action_noise": arguments.action_noise,
         **result.summary(),
         "returns": result.returns.tolist(),
         "lengths": result.lengths.tolist(),
@@ -72,6 +86,28 @@ def main(argv: list[str]) -> int:
         )
     console = plain_console()
     console.print(table)
+    if noise is not None:
+        console.print(
+            f"Under noise of {arguments.observation_noise:g} deviations of the data on "
+            f"observations and {arguments.action_noise:g} on actions.",
+            soft_wrap=True,
+        )
     behaviour = run.info["data"]["behaviour_return_mean"]
     console.print(f"The data's own mean return: {behaviour:.1f}")
     return 0
+
+
+def _noise(run: Run, arguments: EvaluateArguments) -> Noise | None:
+    """What the words ask for, in the deviations of the data; None without noise."""
+    sizes = (arguments.observation_noise, arguments.action_noise)
+    if not any(sizes):
+        return None
+    if arguments.dataset is None:
+        return Noise.of(training_dataset(run.info), *sizes)
+    data, dims = run.config.load_dataset(arguments.dataset), run.info["data"]
+    if (data.observation_dim, data.action_dim) != (dims["observation_dim"], dims["action_dim"]):
+        raise PbrlError(
+            f"'{arguments.dataset}' has {data.observation_dim} observation and {data.action_dim} "
+            f"action dimensions, the run {dims['observation_dim']} and {dims['action_dim']}."
+        )
+    return Noise.of(data, *sizes)

@@ -69,7 +69,7 @@ class Preprocessing:
         shift = np.zeros(dataset.observation_dim, np.float32)
         scale = np.ones(dataset.observation_dim, np.float32)
         if normalize_observations:
-            mean, std = _moments(dataset.observations)
+            mean, std = moments(dataset.observations)
             # 1e-3 keeps constant columns finite; it is TD3+BC's value.
             shift, scale = mean.astype(np.float32), (std + 1e-3).astype(np.float32)
         low, high = _action_bounds(dataset, action_low, action_high)
@@ -169,7 +169,7 @@ def bounded_actions(
     return replace(dataset, actions=actions, info=info, known_fingerprint=None)
 
 
-def _moments(column: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def moments(column: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and deviation by column in float64, in pieces so that mapped files stay on disk."""
     pieces = range(0, len(column), 1 << 18)
     mean = sum(
@@ -213,7 +213,7 @@ def _reward_map(dataset: TransitionDataset, how: RewardNormalization) -> tuple[f
     if how == "min-zero":
         return float(dataset.rewards.min()), 1.0
     if how == "standardize":
-        mean, std = _moments(dataset.rewards[:, None])
+        mean, std = moments(dataset.rewards[:, None])
         return float(mean[0]), float(std[0]) or 1.0
     if how == "return-range":
         returns = dataset.episode_returns()

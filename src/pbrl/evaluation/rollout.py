@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pbrl.envs.player import Player, Policy
 from pbrl.errors import PbrlError
+from pbrl.evaluation.noise import Noise, NoisyEpisodes
 from pbrl.evaluation.scores import normalized_score
 
 
@@ -64,15 +65,27 @@ class Evaluator:
         """Refuse data that do not fit the environment."""
         self._player.require_spaces(observation_dim, action_dim)
 
-    def evaluate(self, policy: Policy, episodes: int = 10, seed: int = 0) -> Evaluation:
-        """Play ``episodes`` episodes of ``policy`` from seeds derived from ``seed``."""
+    def evaluate(
+        self, policy: Policy, episodes: int = 10, seed: int = 0, noise: Noise | None = None
+    ) -> Evaluation:
+        """Play ``episodes`` episodes of ``policy`` from seeds derived from ``seed``.
+
+        Args:
+            policy: raw observations ``[B, S]`` to raw actions ``[B, A]``.
+            episodes: how many.
+            seed: of their starts, and of the noise.
+            noise: on observations and actions.
+        """
         if episodes < 1:
             raise PbrlError(f"episodes must be at least 1, got {episodes}.")
         seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        for step in self._player.play(policy, seeds):
+        noisy = None if noise is None else NoisyEpisodes(noise, policy, seeds)
+        for step in self._player.play(noisy or policy, seeds):
             returns[step.episodes] += step.rewards
             lengths[step.episodes] += 1
+            if noisy is not None:
+                noisy.running = step.episodes[~(step.terminals | step.timeouts)]
         scores = None
         if self.reference_scores is not None:
             scores = normalized_score(returns, self.reference_scores)
