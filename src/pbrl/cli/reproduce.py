@@ -89,7 +89,8 @@ def main(argv: list[str]) -> int:
     )
     console.print(f"{chosen.title} ({chosen.place}), budget {options.budget}", style="bold")
     console.print(Markdown(made.table))
-    console.print(f"The paper says: {chosen.claim}.", soft_wrap=True)
+    if chosen.claim:
+        console.print(f"The paper says: {chosen.claim}.", soft_wrap=True)
     for sentence in made.results["reductions"]:
         console.print(f"- {sentence}", soft_wrap=True, style="dim")
     console.print(f"Written: {made.directory}/figure.png, table.md, results.json", soft_wrap=True)
@@ -105,12 +106,12 @@ def main(argv: list[str]) -> int:
 
 def _list(console: Console) -> None:
     from pbrl.experiments.budgets import BUDGETS
-    from pbrl.experiments.definitions import EXPERIMENTS
+    from pbrl.experiments.definitions import experiments
 
     table = Table(title="pbrl reproduce NAME", title_justify="left")
     for column in ("name", "what", "where", "the paper says"):
         table.add_column(column, overflow="fold", no_wrap=column == "name")
-    for item in EXPERIMENTS.values():
+    for item in experiments().values():
         table.add_row(item.name, item.title, item.place, item.claim)
     console.print(table)
     for budget in BUDGETS.values():

@@ -1,13 +1,21 @@
-"""Every table and figure of the paper as data: what to run, where it stands, what it says."""
+"""Every table and figure of the paper as data: what to run, where it stands, what it says.
+
+Other packages bring theirs by an entry point of the group ``pbrl.experiments``: an ``Experiment``
+whose ``drawing`` is a function.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from pbrl.errors import unknown_name
+from pbrl.errors import PbrlError, unknown_name
 from pbrl.experiments import paper
+
+ENTRY_POINTS = "pbrl.experiments"
 
 Drawing = Literal["toy", "scores", "curve", "uncertainty", "ablation", "cost", "statistics"]
 
@@ -39,8 +47,10 @@ class Experiment:
         name: for the command line.
         title: one line.
         place: where the paper has it.
-        claim: what the paper says it shows.
-        drawing: how the results are shown.
+        claim: what the paper says it shows; empty where it says nothing.
+        drawing: how the results are shown: one of ours by name, or a function of the experiment,
+            its ``Plan``, the ``RunResult`` of every run and sentences on what was reduced, which
+            returns a ``Drawn``.
         variants: what to train.
         datasets: the paper's.
         seeds: the paper's number (5 where it gives none).
@@ -53,7 +63,7 @@ class Experiment:
     title: str
     place: str
     claim: str
-    drawing: Drawing
+    drawing: Drawing | Callable[..., Any]
     variants: tuple[Variant, ...] = ()
     datasets: tuple[str, ...] = WALKER
     seeds: int = 5
@@ -259,8 +269,28 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
+@cache
+def experiments() -> dict[str, Experiment]:
+    """The paper's tables and figures by name, and those that installed packages bring."""
+    found: dict[str, Experiment] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            brought = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise PbrlError(
+                f"The experiment at '{entry.value}' cannot be imported ({error}); repair or remove "
+                "the package that brings it."
+            ) from error
+        if not isinstance(brought, Experiment):
+            raise PbrlError(
+                f"'{entry.value}' is no pbrl.experiments.Experiment; repair or remove its package."
+            )
+        found[brought.name] = brought
+    return found | EXPERIMENTS
+
+
 def experiment(name: str) -> Experiment:
     """The experiment called ``name``, or an error that suggests the nearest one."""
-    if name not in EXPERIMENTS:
-        raise unknown_name("experiment", name, EXPERIMENTS)
-    return EXPERIMENTS[name]
+    if name not in experiments():
+        raise unknown_name("experiment", name, experiments())
+    return experiments()[name]

@@ -97,7 +97,8 @@ def reproduce(
     if lost:
         bad = {f"{o.job.label} ({o.result})" for o in outcomes if o.result != "done"}
         footer.append(f"{lost} of {len(outcomes)} runs left out: {', '.join(sorted(bad))}")
-    drawn = drawings.DRAW[chosen.drawing](chosen, plan, results, footer)
+    draw = chosen.drawing if callable(chosen.drawing) else drawings.DRAW[chosen.drawing]
+    drawn = draw(chosen, plan, results, footer)
     return _write(chosen, budget, directory, footer, drawn, tuple(outcomes), plan.missing)
 
 
