@@ -15,8 +15,8 @@ from pbrl.data.dataset import Floats
 from pbrl.data.formats import Reading
 from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.hdf5_file import opened_hdf5, own_array
-from pbrl.data.loading import describe
 from pbrl.data.preprocessing import Preprocessing
+from pbrl.data.resolve import describe
 from pbrl.errors import PbrlError
 from pbrl.training.run import Run
 

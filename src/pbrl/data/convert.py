@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbrl.data.formats import Columns
-from pbrl.data.loading import describe, open_source
+from pbrl.data.loading import open_source
+from pbrl.data.resolve import describe
 from pbrl.data.rows import BLOCK, Rows, RowSource
 from pbrl.data.validate import bound_actions
 from pbrl.data.view import NextObservations, choose_view

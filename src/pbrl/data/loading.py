@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from pbrl.data.catalogue import catalogue
-from pbrl.data.dataset import DatasetInfo, TransitionDataset
+from pbrl.data.dataset import TransitionDataset
 from pbrl.data.download import cached_file, difference, download
 from pbrl.data.formats import Columns, Reading, format_of, format_of_directory, suffixes
 from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.formats.npz import open_npz
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
+from pbrl.data.resolve import describe, info_of, official
 from pbrl.data.rows import BLOCK, Metadata, RowSource
 from pbrl.data.store import Store
-from pbrl.data.validate import BOUND_TOLERANCE, bound_actions, checked_bounds
+from pbrl.data.validate import BOUND_TOLERANCE, bound_actions
 from pbrl.data.view import NextObservations, choose_view, training_view
-from pbrl.envs.tasks import environment_of_id, environment_of_name, reference_scores
 from pbrl.errors import PbrlError
 
 EMBEDDED = ("demo",)
@@ -204,19 +204,7 @@ def _open_d4rl(name: str, how: Reading) -> RowSource:
             f"data download {name}'."
         )
     opened = open_hdf5(path, how)
-    known = entry.environment
-    metadata = replace(
-        opened.metadata,
-        name=name,
-        source=str(path),
-        env_id=known.env_id,
-        reference_scores=known.reference_scores,
-        score_source="D4RL",
-        action_low=-np.ones(known.action_dim, np.float32),
-        action_high=np.ones(known.action_dim, np.float32),
-        horizon=known.horizon,
-    )
-    return replace(opened, metadata=metadata)
+    return replace(opened, metadata=official(opened.metadata, name, path, entry.environment))
 
 
 def _open_embedded(name: str) -> RowSource:
@@ -229,105 +217,3 @@ def _open_embedded(name: str) -> RowSource:
             )
         opened = open_npz(path, Reading())
     return replace(opened, metadata=replace(opened.metadata, name=name, source=name))
-
-
-def describe(
-    opened: RowSource,
-    env_id: str | None = None,
-    action_low: object = None,
-    action_high: object = None,
-) -> RowSource:
-    """Fills in what file, file name and user say about environment, scores and bounds."""
-    metadata = opened.metadata
-    metadata = _with_environment(metadata, (opened.observation_dim, opened.action_dim), env_id)
-    low, high = metadata.action_low, metadata.action_high
-    if (low is None) != (high is None):
-        raise PbrlError(f"'{metadata.source}' declares only one of action_low and action_high.")
-    if low is not None and high is not None and not low.size == high.size == opened.action_dim:
-        raise PbrlError(
-            f"'{metadata.source}' declares bounds of {low.size} dimensions, its actions have "
-            f"{opened.action_dim}."
-        )
-    for names, size, what in (
-        (metadata.observation_names, opened.observation_dim, "observations"),
-        (metadata.action_names, opened.action_dim, "actions"),
-    ):
-        if names and len(names) != size:
-            raise PbrlError(
-                f"'{metadata.source}' names {len(names)} {what} in its metadata, but has {size}; "
-                "repair or remove these names."
-            )
-    if (action_low is None) != (action_high is None):
-        raise PbrlError("Give both action_low and action_high, or neither.")
-    if action_low is not None:
-        low = checked_bounds(action_low, opened.action_dim, "action_low")
-        high = checked_bounds(action_high, opened.action_dim, "action_high")
-    if low is not None and high is not None and not np.all(low < high):
-        raise PbrlError(f"Action bounds need low < high; got {low.tolist()} and {high.tolist()}.")
-    return replace(opened, metadata=replace(metadata, action_low=low, action_high=high))
-
-
-def _with_environment(metadata: Metadata, shape: tuple[int, int], env_id: str | None) -> Metadata:
-    recipe = metadata.recipe
-    notes: list[str] = []
-    known = None
-    found = metadata.env_id
-    provenance = str(recipe.get("provenance", ""))
-    if found is not None and ":" in found:  # data do not say which module is imported
-        if env_id is None:
-            notes.append(
-                f"The data name the environment '{found}', whose module pbrl would have to import; "
-                f"it does so for your own --env-id {found} alone."
-            )
-        found = None
-    if found is not None:
-        known = environment_of_id(found)
-        if known is not None and (known.observation_dim, known.action_dim) != shape:
-            known = None
-        if known is not None and "D4RL's physics" in provenance:
-            found = known.env_id
-    else:
-        known = environment_of_name(Path(metadata.name).name, shape)
-        if known is not None:
-            found = known.env_id
-            notes.append(f"Environment {found} taken from the name '{metadata.name}'.")
-    if "regenerated" in provenance:
-        notes.append(f"Provenance: {provenance}.")
-        if "regen" not in metadata.name:
-            metadata = replace(metadata, name=f"{metadata.name} (regenerated)")
-    scores, score_source = metadata.reference_scores, metadata.score_source
-    if scores is None and known is not None:
-        scores, score_source = known.reference_scores, "D4RL"
-    if env_id is not None and env_id != found:
-        found = env_id
-        if scores is None and (scores := reference_scores(env_id)) is not None:
-            score_source = "D4RL"
-    low, high = metadata.action_low, metadata.action_high
-    if known is not None and low is None:
-        low = -np.ones(known.action_dim, np.float32)
-        high = np.ones(known.action_dim, np.float32)
-    return replace(
-        metadata,
-        env_id=found,
-        reference_scores=scores,
-        score_source=score_source,
-        action_low=low,
-        action_high=high,
-        horizon=metadata.horizon or (known.horizon if known is not None else None),
-    ).with_notes(*notes)
-
-
-def info_of(metadata: Metadata) -> DatasetInfo:
-    """What the training side needs to know."""
-    return DatasetInfo(
-        name=metadata.name,
-        source=metadata.source,
-        env_id=metadata.env_id,
-        reference_scores=metadata.reference_scores,
-        score_source=metadata.score_source,
-        action_low=metadata.action_low,
-        action_high=metadata.action_high,
-        notes=metadata.notes,
-        observation_names=metadata.observation_names,
-        action_names=metadata.action_names,
-    )

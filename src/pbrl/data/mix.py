@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from pbrl.data.dataset import Bools
 from pbrl.data.formats import stem_of
-from pbrl.data.loading import describe, open_source
+from pbrl.data.loading import open_source
+from pbrl.data.resolve import describe
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource
 from pbrl.data.view import StepCounter, choose_view
 from pbrl.data.writers import writing

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pbrl.data.column_stats import ColumnStats, Vector, quantiles
 from pbrl.data.dataset import numbered_names
-from pbrl.data.loading import describe
+from pbrl.data.resolve import describe
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, ViewChoice
 from pbrl.data.view import Laid, NextObservations, TrainingView, choose_view
 from pbrl.errors import PbrlError

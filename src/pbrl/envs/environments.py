@@ -13,26 +13,13 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from pbrl.envs.tasks import ENVIRONMENTS
 from pbrl.errors import PbrlError, optional_import
 
 if TYPE_CHECKING:
     import gymnasium
 
-_LOCOMOTION = "pbrl.envs.d4rl_locomotion"
-_ADROIT = "pbrl.envs.d4rl_adroit"
-
-# D4RL's name of the task -> (our id, class, longest episode)
-_TASKS = {
-    "hopper": ("pbrl/HopperD4RL-v0", f"{_LOCOMOTION}:HopperD4RL", 1000),
-    "walker2d": ("pbrl/Walker2dD4RL-v0", f"{_LOCOMOTION}:Walker2dD4RL", 1000),
-    "halfcheetah": ("pbrl/HalfCheetahD4RL-v0", f"{_LOCOMOTION}:HalfCheetahD4RL", 1000),
-    "pen": ("pbrl/PenD4RL-v0", f"{_ADROIT}:PenD4RL", 100),
-    "hammer": ("pbrl/HammerD4RL-v0", f"{_ADROIT}:HammerD4RL", 200),
-    "door": ("pbrl/DoorD4RL-v0", f"{_ADROIT}:DoorD4RL", 200),
-    "relocate": ("pbrl/RelocateD4RL-v0", f"{_ADROIT}:RelocateD4RL", 200),
-}
-
-D4RL_ENVIRONMENTS: dict[str, str] = {task: env_id for task, (env_id, _, _) in _TASKS.items()}
+D4RL_ENVIRONMENTS: dict[str, str] = {name: known.env_id for name, known in ENVIRONMENTS.items()}
 """D4RL's task name, for example ``"hopper"``, to the id of the environment its data come from."""
 
 
@@ -40,12 +27,12 @@ def register_environments() -> None:
     """Register our environments with Gymnasium, so that ``gymnasium.make`` knows them too."""
     import gymnasium
 
-    for env_id, entry_point, steps in _TASKS.values():
-        if env_id not in gymnasium.registry:
+    for known in ENVIRONMENTS.values():
+        if known.env_id not in gymnasium.registry:
             gymnasium.register(
-                env_id,
-                entry_point=entry_point,
-                max_episode_steps=steps,
+                known.env_id,
+                entry_point=f"pbrl.envs.{known.env_class}",
+                max_episode_steps=known.horizon,
                 order_enforce=False,
                 disable_env_checker=True,
             )

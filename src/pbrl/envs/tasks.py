@@ -1,4 +1,4 @@
-"""Environments that logged data can be scored in, and D4RL's reference returns for them."""
+"""The one table of tasks: D4RL's names, environments, dimensions, step limits and 0 and 100."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class KnownEnvironment:
 
     Attributes:
         family: D4RL's name of the task.
-        env_id: our environment with D4RL's physics.
+        env_class: our environment with D4RL's physics, a class of the package ``pbrl.envs``.
         observation_dim: S.
         action_dim: A; actions lie in ``[-1, 1]``.
         horizon: steps after which D4RL cuts an episode.
@@ -20,38 +20,52 @@ class KnownEnvironment:
     """
 
     family: str
-    env_id: str
+    env_class: str
     observation_dim: int
     action_dim: int
     horizon: int
     reference_scores: tuple[float, float]
+
+    @property
+    def task(self) -> str:
+        """Gymnasium's word for it, e.g. ``Walker2d``."""
+        return self.env_class.partition(":")[2].removesuffix("D4RL")
+
+    @property
+    def env_id(self) -> str:
+        """The id our environment is registered under."""
+        return f"pbrl/{self.task}D4RL-v0"
 
 
 # Reference returns: d4rl/infos.py; the same for every version of a task.
 ENVIRONMENTS: dict[str, KnownEnvironment] = {
     known.family: known
     for known in (
+        KnownEnvironment("hopper", "d4rl_locomotion:HopperD4RL", 11, 3, 1000, (-20.272305, 3234.3)),
         KnownEnvironment(
-            "halfcheetah", "pbrl/HalfCheetahD4RL-v0", 17, 6, 1000, (-280.178953, 12135.0)
+            "halfcheetah", "d4rl_locomotion:HalfCheetahD4RL", 17, 6, 1000, (-280.178953, 12135.0)
         ),
-        KnownEnvironment("hopper", "pbrl/HopperD4RL-v0", 11, 3, 1000, (-20.272305, 3234.3)),
-        KnownEnvironment("walker2d", "pbrl/Walker2dD4RL-v0", 17, 6, 1000, (1.629008, 4592.3)),
-        KnownEnvironment("pen", "pbrl/PenD4RL-v0", 45, 24, 100, (96.262799, 3076.8331017826877)),
         KnownEnvironment(
-            "hammer", "pbrl/HammerD4RL-v0", 46, 26, 200, (-274.856578, 12794.134825156867)
+            "walker2d", "d4rl_locomotion:Walker2dD4RL", 17, 6, 1000, (1.629008, 4592.3)
         ),
-        KnownEnvironment("door", "pbrl/DoorD4RL-v0", 39, 28, 200, (-56.512833, 2880.5693087298737)),
         KnownEnvironment(
-            "relocate", "pbrl/RelocateD4RL-v0", 39, 30, 200, (-6.425911, 4233.877797728884)
+            "pen", "d4rl_adroit:PenD4RL", 45, 24, 100, (96.262799, 3076.8331017826877)
+        ),
+        KnownEnvironment(
+            "hammer", "d4rl_adroit:HammerD4RL", 46, 26, 200, (-274.856578, 12794.134825156867)
+        ),
+        KnownEnvironment(
+            "door", "d4rl_adroit:DoorD4RL", 39, 28, 200, (-56.512833, 2880.5693087298737)
+        ),
+        KnownEnvironment(
+            "relocate", "d4rl_adroit:RelocateD4RL", 39, 30, 200, (-6.425911, 4233.877797728884)
         ),
     )
 }
 
-_GYMNASIUM = re.compile(
-    r"^(?:pbrl/|AdroitHand)?(HalfCheetah|Hopper|Walker2d|Pen|Hammer|Door|Relocate)(?:D4RL)?"
-    r"(?:Sparse)?-v\d+$"
-)
-_FILE = re.compile(r"^(halfcheetah|hopper|walker2d|pen|hammer|door|relocate)(?![a-z])")
+_TASK = "|".join(known.task for known in ENVIRONMENTS.values())
+_GYMNASIUM = re.compile(rf"^(?:pbrl/|AdroitHand)?({_TASK})(?:D4RL)?(?:Sparse)?-v\d+$")
+_FILE = re.compile(rf"^({'|'.join(ENVIRONMENTS)})(?![a-z])")
 
 
 def environment_of_id(env_id: str) -> KnownEnvironment | None:
