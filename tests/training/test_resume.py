@@ -237,6 +237,13 @@ def test_when_every_checkpoint_is_damaged_it_says_so(log: Path, tmp_path: Path) 
         pbrl.load_agent(run.path)
 
 
+def test_half_a_checkpoint_of_a_killed_run_goes_with_the_next(log: Path, tmp_path: Path) -> None:
+    half = tmp_path / "r" / "checkpoints" / ".step_000000007.tmp"
+    half.mkdir(parents=True)
+    small(log, tmp_path / "r")
+    assert not half.exists()
+
+
 def test_checkpoints_hold_no_clock_and_only_the_last_two_and_milestones_stay(
     log: Path, tmp_path: Path
 ) -> None:

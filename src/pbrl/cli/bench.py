@@ -21,7 +21,7 @@ from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
-from pbrl.training.files import write_json
+from pbrl.training.files import write_figure, write_json
 
 
 @dataclass(frozen=True)
@@ -287,4 +287,4 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     axes.set_yticklabels([r["variant"] for r in results])
     axes.invert_yaxis()
     axes.margins(x=0.1)  # room for the figures behind the bars
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure, dpi=120)

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
-from pbrl.errors import PbrlError, unknown_name
+from pbrl.errors import unknown_name
 
 COMMANDS = {
     "inspect": "what a dataset holds: episodes, returns, ranges, duplicates, NaN, coverage",
@@ -163,10 +163,15 @@ def _inspect(options: Inspect) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    from pbrl.training.files import cannot_write, write_text
+
+    if path.is_file() or not path.exists():
+        write_text(path, text)
+        return
+    try:  # /dev/stdout is not replaced
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PbrlError(f"Cannot write '{path}': {error.strerror or error}.") from error
+        raise cannot_write(path, error) from error
 
 
 def _print_summary(summary: Any) -> None:

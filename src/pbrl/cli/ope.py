@@ -185,6 +185,8 @@ def _draw(estimates: dict[str, ValueEstimate], behaviour: ValueEstimate, path: P
     """How the estimates settled, and the behaviour's value beside them."""
     from matplotlib.figure import Figure
 
+    from pbrl.training.files import write_figure
+
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for name, estimate in estimates.items():
@@ -196,4 +198,4 @@ def _draw(estimates: dict[str, ValueEstimate], behaviour: ValueEstimate, path: P
     axes.axhline(behaviour.value, color="0.5", linestyle="--", label="behaviour")
     axes.set(xlabel="step of the evaluation", ylabel="discounted value")
     axes.legend(fontsize="small")
-    figure.savefig(path, dpi=100)
+    write_figure(path, figure, dpi=100)

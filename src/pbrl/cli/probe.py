@@ -12,7 +12,7 @@ from rich.table import Table
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.evaluation.probe import DESCRIPTIONS, probe
-from pbrl.training.files import write_json
+from pbrl.training.files import write_figure, write_json
 from pbrl.training.run import Run
 
 
@@ -76,4 +76,4 @@ def draw_probe(result: dict[str, Any], path: Path) -> None:
     right.set(title="mean Q", yticks=range(len(kinds)), yticklabels=[])
     left.invert_yaxis()
     right.invert_yaxis()
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure, dpi=120)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pbrl.training.files import write_figure
 from pbrl.training.run import Run
 
 
@@ -75,5 +76,5 @@ def draw_run(run: Run, path: Path) -> Path | None:
     value.set(title="Q", xlabel="step")
     if training:
         uncertainty.legend()
-    figure.savefig(path, dpi=110)
+    write_figure(path, figure, dpi=110)
     return path

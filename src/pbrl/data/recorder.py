@@ -115,22 +115,25 @@ class Recorder:
         if not self._open:
             return
         self._open = False
-        self.end_episode()
-        self._flush()
-        if self.rows == 0:
-            error = PbrlError(f"Nothing was recorded for '{self.path}'; no file was written.")
+        try:
+            self.end_episode()
+            self._flush()
+            if self.rows == 0:
+                raise PbrlError(f"Nothing was recorded for '{self.path}'; no file was written.")
+        except BaseException as error:
             self._leave(error)
-            raise error
+            raise
         self._writing.__exit__(None, None, None)
 
-    def abandon(self) -> None:
+    def abandon(self, why: BaseException | None = None) -> None:
         """Leaves nothing behind."""
         if self._open:
             self._open = False
-            self._leave(PbrlError("Abandoned."))
+            self._leave(why or PbrlError("Abandoned."))
 
-    def _leave(self, error: PbrlError) -> None:
-        self._writing.__exit__(PbrlError, error, None)
+    def _leave(self, error: BaseException) -> None:
+        """Ends the writing as ``error`` ended it; a full disk is named in its sentence."""
+        self._writing.__exit__(type(error), error, error.__traceback__)
 
     def __enter__(self) -> Recorder:
         return self
@@ -139,7 +142,7 @@ class Recorder:
         if kind is None:
             self.close()
         else:
-            self.abandon()
+            self.abandon(error)
 
 
 class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):

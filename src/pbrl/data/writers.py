@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pbrl.data.formats import RowWriter, format_of, format_of_directory, suffixes
 from pbrl.data.rows import RowSource
+from pbrl.data.scratch import scratch_beside
 from pbrl.errors import PbrlError
 
 
@@ -28,28 +28,28 @@ def writing(path: Path, source: RowSource, *, overwrite: bool = False) -> Iterat
     """
     make = _writer_of(path)
     _check_destination(path, overwrite)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(".tmp", f".{path.name[:40]}.", path.parent))
-    except OSError as error:
-        raise PbrlError(f"Cannot write '{path}': {error.strerror or error}.") from error
-    writer = None
-    try:
-        writer = make(scratch / path.name, source)
-        yield writer
-        writer.close()
-        _move(scratch, path)
-    except BaseException as error:
-        if writer is not None:
-            writer.abandon()
-        if isinstance(error, OSError):
-            raise PbrlError(
-                f"Writing '{path}' failed: {error.strerror or error}. Nothing was kept; free space "
-                "or choose another place."
-            ) from error
-        raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(scratch_beside(path))
+        except OSError as error:
+            raise PbrlError(f"Cannot write '{path}': {error.strerror or error}.") from error
+        writer = None
+        try:
+            writer = make(scratch / path.name, source)
+            yield writer
+            writer.close()
+            _move(scratch, path)
+        except BaseException as error:
+            if writer is not None:
+                with suppress(OSError):  # closing cannot write either, where the disk is full
+                    writer.abandon()
+            if isinstance(error, OSError):
+                raise PbrlError(
+                    f"Writing '{path}' failed: {error.strerror or error}. Nothing was kept; free "
+                    "space or choose another place."
+                ) from error
+            raise
 
 
 def _writer_of(path: Path) -> Callable[[Path, RowSource], RowWriter]:

@@ -233,8 +233,12 @@ class Guard:
         }
         about["sha256"] = _checksum(about, tensors)
         temporary = path.with_name(path.name + ".tmp")
-        save_file(tensors, temporary, {"guard": json.dumps(about)})
-        temporary.replace(path)
+        try:
+            save_file(tensors, temporary, {"guard": json.dumps(about)})
+            temporary.replace(path)
+        except (OSError, SafetensorError) as error:
+            temporary.unlink(missing_ok=True)
+            raise PbrlError(f"Cannot write {path}: {error}.") from error
 
     @staticmethod
     def load(path: Path) -> Guard:

@@ -16,7 +16,7 @@ from pbrl.experiments.definitions import Experiment, experiment
 from pbrl.experiments.observe import probe_curves, trajectory_curves
 from pbrl.sweep.jobs import Job, make_jobs
 from pbrl.sweep.runner import Outcome, Resources, run_sweep
-from pbrl.training.files import write_json, write_text
+from pbrl.training.files import write_figure, write_json, write_text
 from pbrl.training.run import Run, git_revision, versions
 
 RUNS = "runs"
@@ -148,5 +148,5 @@ def _write(
     }
     write_json(directory / "results.json", results)
     write_text(directory / "table.md", drawn.table)
-    drawn.figure.savefig(directory / "figure.png", dpi=drawings.DPI)
+    write_figure(directory / "figure.png", drawn.figure, drawings.DPI)
     return Reproduction(chosen.name, directory, drawn.table, outcomes, missing, results)

@@ -96,7 +96,9 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def prune(directory: Path, keep_every: int = 0, keep_last: int = 2) -> None:
-    """Delete all but the last checkpoints and the milestones."""
+    """Delete all but the last checkpoints and the milestones, and what a killed run half wrote."""
+    for path in directory.glob(".step_*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
     for path in list_checkpoints(directory)[:-keep_last]:
         step = int(path.name.removeprefix("step_"))
         if not (keep_every and step % keep_every == 0):

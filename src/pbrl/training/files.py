@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pbrl.errors import PbrlError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,12 +38,19 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def write_figure(path: Path, figure: Figure, dpi: int) -> None:
+    """Replace ``path`` by the picture in one step; its suffix says of which kind."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi, format=path.suffix.lower().removeprefix(".") or "png")
+    write_bytes(path, drawn.getvalue())
+
+
 def cannot_write(path: Path, error: OSError) -> PbrlError:
     """What to say when the file system refuses."""
     reason = error.strerror or str(error)
     return PbrlError(
-        f"Cannot write {path}: {reason}. Free some space or choose another --run-dir; what was "
-        "saved before is intact."
+        f"Cannot write {path}: {reason}. Free some space or choose another place; what was saved "
+        "before is intact."
     )
 
 
