@@ -73,7 +73,9 @@ def test_inspect_shows_nan_that_training_refuses(
     path = tmp_path / "x.csv"
     path.write_text("obs_0,action_0,reward,terminal\n1,1,1,0\nnan,1,1,0\n2,1,1,1\n")
     assert run("inspect", path) == 0
-    assert "1 NaN or infinite values in obs_0" in " ".join(capsys.readouterr().out.split())
+    assert "1 cell holds no number, in 1 of 3 rows: obs_0 1" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert run("convert", path, tmp_path / "y.npz") == 2
     assert "NaN at row 1" in capsys.readouterr().err
     assert not (tmp_path / "y.npz").exists()

@@ -345,7 +345,10 @@ PARQUET_CASES: dict[str, tuple[dict[str, Any], str]] = {
         BASE | {"reward": [1.0, None, 1], "terminal": [False] * 3},
         "'reward' is null at row 1",
     ),
-    "null flag": (BASE | {"terminal": [False, None, True]}, "'terminal' is null at row 1"),
+    "null flag": (
+        BASE | {"terminal": [False, None, True]},
+        "'terminals' .* has no value in 1 rows, first in row 1",
+    ),
     "text": (BASE | {"reward": ["a", "b", "c"], "terminal": [0, 0, 1]}, "'reward' holds string"),
     "lists": (
         BASE | {"obs_0": [[1.0, 2], [3.0, 4], [5.0, 6]], "terminal": [0, 0, 1]},

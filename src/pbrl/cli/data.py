@@ -46,6 +46,9 @@ class Reading:
     are observations, actions, rewards, terminals, timeouts, next_observations, episode."""
     next_observations: NextObservations = "auto"
     """file: the log's own; shift: the following row's; auto: decide, and say so."""
+    missing: Literal["refuse", "split", "drop-episode", "forward-fill"] = "refuse"
+    """Cells without a number: split (their rows are left out, and no transition reaches across),
+    drop-episode (their episodes are) or forward-fill (the last reading holds)."""
     env_id: str | None = None
     """The environment the data are from, where they do not tell."""
 
@@ -152,6 +155,8 @@ def _inspect(options: Inspect) -> int:
     opened = open_source(options.dataset, parse_columns(reading.columns), strict=False, verify=True)
     summary = summarize(opened, next_observations=reading.next_observations, env_id=reading.env_id)
     _print_summary(summary)
+    if reading.missing != "refuse":
+        _print_reading(options)
     if options.json is not None:
         _write(options.json, json.dumps(summary.to_json(), indent=1) + "\n")
     if options.html is not None:
@@ -160,6 +165,23 @@ def _inspect(options: Inspect) -> int:
         _write(options.html, summary_page(summary))
         plain_console().print(f"Pictures: {options.html}", soft_wrap=True)
     return 0
+
+
+def _print_reading(options: Inspect) -> None:
+    """What --missing leaves of the data, in the words that training uses."""
+    from pbrl.data.loading import load_dataset, parse_columns
+
+    reading = options.reading
+    loaded = load_dataset(
+        options.dataset,
+        next_observations=reading.next_observations,
+        columns=parse_columns(reading.columns),
+        env_id=reading.env_id,
+        missing=reading.missing,
+    )
+    mean = loaded.behaviour_return_mean()
+    console = plain_console()
+    console.print(f"• {loaded.info.notes[-1]} Their mean is {mean:.4g}.")
 
 
 def _write(path: Path, text: str) -> None:
@@ -256,6 +278,7 @@ def _convert(options: Convert) -> int:
             action_high=options.action_high,
             columns=parse_columns(reading.columns),
             env_id=reading.env_id,
+            missing=reading.missing,
             progress=lambda rows, total: bar.update(task, completed=rows, total=total),
         )
     for note in done.notes:

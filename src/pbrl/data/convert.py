@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pbrl.data.dataset import TransitionDataset
 from pbrl.data.formats import Columns
-from pbrl.data.loading import open_source
+from pbrl.data.loading import gaps_counted, load_dataset, open_source
+from pbrl.data.missing import Missing, check_missing
 from pbrl.data.resolve import describe
-from pbrl.data.rows import BLOCK, Rows, RowSource
+from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, source_of
 from pbrl.data.validate import bound_actions
 from pbrl.data.view import NextObservations, choose_view
 from pbrl.data.writers import writing
@@ -43,6 +45,7 @@ def convert(
     action_high: object = None,
     columns: Columns = None,
     env_id: str | None = None,
+    missing: Missing = "refuse",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Converted:
     """Writes the raw rows of ``source`` to ``destination``, whose suffix says the format.
@@ -60,11 +63,29 @@ def convert(
         action_high: declared upper bounds.
         columns: names of a table's columns.
         env_id: the environment to record.
+        missing: as in ``load_dataset``; unless ``refuse``, the transitions are read into memory and
+            written with next observations of their own.
         progress: told the rows written and the rows in all, if known.
     """
     path = Path(destination).expanduser()
-    opened = describe(open_source(source, columns, verify=True), env_id, action_low, action_high)
-    first = next(opened.blocks(BLOCK), None)
+    check_missing(missing)
+    with gaps_counted(source, columns):
+        opened = open_source(source, columns, strict=missing == "refuse", verify=True)
+    opened = describe(opened, env_id, action_low, action_high)
+    if missing != "refuse" and opened.store is None:
+        loaded = load_dataset(
+            source,
+            next_observations=next_observations,
+            clip_actions=clip_actions,
+            action_low=action_low,
+            action_high=action_high,
+            columns=columns,
+            env_id=env_id,
+            missing=missing,
+        )
+        opened, next_observations = _transitions(loaded, opened.metadata), "file"
+    with gaps_counted(source, columns):
+        first = next(opened.blocks(BLOCK), None)
     if first is None:
         raise PbrlError(f"'{opened.metadata.source}' has no rows.")
     choice = choose_view(opened.metadata, first, next_observations)
@@ -73,13 +94,27 @@ def convert(
         opened = _with_preference(opened, next_observations == "file")
     rows = 0
     opened = replace(opened, choice=choice)
-    with writing(path, opened, overwrite=overwrite) as writer:
+    with gaps_counted(source, columns), writing(path, opened, overwrite=overwrite) as writer:
         for block in _bounded(opened, clip_actions):
             writer.append(block)
             rows += len(block)
             if progress is not None:
                 progress(rows, opened.length)
     return Converted(path, rows, (*opened.metadata.notes, choice.note))
+
+
+def _transitions(loaded: TransitionDataset, metadata: Metadata) -> RowSource:
+    """A dataset's transitions as raw rows, each with its own next observation."""
+    rows = Rows(
+        loaded.observations,
+        loaded.actions,
+        loaded.rewards,
+        loaded.terminals,
+        loaded.episode_ends & ~loaded.terminals,
+        loaded.next_observations,
+    )
+    logged, notes = loaded.info.logged_return_mean, loaded.info.notes
+    return source_of(rows, replace(metadata, notes=notes, logged_return_mean=logged))
 
 
 def _with_preference(opened: RowSource, prefer_file: bool) -> RowSource:

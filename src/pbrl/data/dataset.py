@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ class DatasetInfo:
         notes: sentences a user should see about how the file was read.
         observation_names: what the log calls its S observations; empty when it does not say.
         action_names: what it calls its A actions.
+        logged_return_mean: mean return of the episodes as they were logged, which counts rewards
+            of rows that are no transitions; None when unknown.
     """
 
     name: str
@@ -42,6 +44,7 @@ class DatasetInfo:
     notes: tuple[str, ...] = ()
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    logged_return_mean: float | None = None
 
 
 class Cuts(NamedTuple):
@@ -154,10 +157,18 @@ class TransitionDataset:
             returns.append(np.array([unfinished]))
         return np.concatenate([np.zeros(0), *returns])
 
+    def behaviour_return_mean(self) -> float:
+        """Mean undiscounted return of the logged episodes."""
+        logged = self.info.logged_return_mean
+        return float(self.episode_returns().mean()) if logged is None else logged
+
     def rows(self, index: NDArray[np.integer] | slice) -> TransitionDataset:
         """The rows picked by ``index`` as a dataset of their own."""
         picked = {name: column[index] for name, column in self.columns().items()}
-        return TransitionDataset(**picked, info=self.info)  # type: ignore[arg-type]
+        info = self.info
+        if info.logged_return_mean is not None:  # it is of all episodes
+            info = replace(info, logged_return_mean=None)
+        return TransitionDataset(**picked, info=info)  # type: ignore[arg-type]
 
     def next_actions(self, index: NDArray[np.int64]) -> Floats:
         """The actions logged at s' of the rows ``index``, ``[B] -> [B, A]``; NaN without one.

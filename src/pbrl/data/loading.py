@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -18,6 +20,16 @@ from pbrl.data.formats import Columns, Reading, format_of, format_of_directory, 
 from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.formats.npz import open_npz
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
+from pbrl.data.missing import (
+    Missing,
+    MissingCell,
+    check_missing,
+    count_gaps,
+    forward_filled,
+    logged_return_mean,
+    refused,
+    without_gaps,
+)
 from pbrl.data.resolve import describe, info_of, official
 from pbrl.data.rows import BLOCK, Metadata, RowSource
 from pbrl.data.store import Store
@@ -38,6 +50,7 @@ def load_dataset(
     action_high: object = None,
     columns: Columns = None,
     env_id: str | None = None,
+    missing: Missing = "refuse",
 ) -> TransitionDataset:
     """Load logged data from wherever they are, checked and in one form.
 
@@ -52,23 +65,48 @@ def load_dataset(
         columns: for CSV and Parquet, other names of columns: role -> name, names with commas
             between, or ``prefix*``.
         env_id: the environment to score in, where the data do not tell or tell another.
+        missing: what becomes of cells without a number: ``refuse`` says how many there are;
+            ``split`` leaves out the rows with one, and no transition reaches across the gap;
+            ``drop-episode`` leaves out their whole episodes; ``forward-fill`` holds the last
+            reading of observations and actions, and splits for the rest.
 
     Returns:
         The transitions, with what is known about them in ``info``; memory-mapped from a store.
     """
-    described = describe(open_source(source, columns), env_id, action_low, action_high)
-    metadata = described.metadata
-    if described.store is not None:
-        return _load_store(described.store, metadata, next_observations, clip_actions)
-    rows = described.read()
+    check_missing(missing)
+    strict = missing == "refuse"
+    with gaps_counted(source, columns):
+        opened = open_source(source, columns, strict=strict)
+        described = describe(opened, env_id, action_low, action_high)
+        metadata = described.metadata
+        if described.store is not None:
+            return _load_store(described.store, metadata, next_observations, clip_actions)
+        rows = described.read()
     if len(rows) == 0:
         raise PbrlError(f"'{metadata.source}' has no rows.")
     rows = bound_actions(
         f"'{metadata.source}'", rows, metadata.action_low, metadata.action_high, clip_actions
     )
     choice = choose_view(metadata, rows[:BLOCK], next_observations)
-    info = info_of(metadata.with_notes(choice.note))
-    return training_view(rows, choice.view, info, metadata.horizon)
+    metadata = metadata.with_notes(choice.note)
+    told = rows.timeouts is not None or choice.view != "d4rl"  # else steps are counted
+    if metadata.logged_return_mean is None and told:
+        metadata = replace(metadata, logged_return_mean=logged_return_mean(rows))
+    info = info_of(metadata)
+    if strict or not (gaps := count_gaps(metadata, [rows])).cells:
+        return training_view(rows, choice.view, info, metadata.horizon)
+    if missing == "forward-fill":
+        rows = forward_filled(rows)
+    return without_gaps(training_view(rows, choice.view, info, metadata.horizon), gaps, missing)
+
+
+@contextmanager
+def gaps_counted(source: str | os.PathLike[str], columns: Columns) -> Iterator[None]:
+    """Where a cell without a number ends the reading, the error counts all of them."""
+    try:
+        yield
+    except MissingCell as error:
+        raise refused(error, open_source(source, columns, strict=False)) from error
 
 
 def _load_store(

@@ -135,4 +135,5 @@ def info_of(metadata: Metadata) -> DatasetInfo:
         notes=metadata.notes,
         observation_names=metadata.observation_names,
         action_names=metadata.action_names,
+        logged_return_mean=metadata.logged_return_mean,
     )

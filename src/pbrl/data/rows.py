@@ -89,6 +89,8 @@ class Metadata:
         notes: sentences a user should see.
         observation_names: what the log calls its observations, S names; empty when it does not say.
         action_names: what it calls its actions, A names.
+        logged_return_mean: mean return of the episodes as they were logged, where the rows no
+            longer tell.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Metadata:
     notes: tuple[str, ...] = ()
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    logged_return_mean: float | None = None
 
     def __post_init__(self) -> None:
         # Notes quote what files say, and are shown as sentences: on one line each.
@@ -126,6 +129,7 @@ class Metadata:
             "recipe": self.recipe,
             "observation_names": list(self.observation_names),
             "action_names": list(self.action_names),
+            "logged_return_mean": self.logged_return_mean,
         }
         return {key: value for key, value in values.items() if value not in (None, {}, [])}
 
@@ -196,6 +200,12 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _finite(value: Any) -> float:
+    if not np.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -214,6 +224,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "recipe": dict,
     "observation_names": _names,
     "action_names": _names,
+    "logged_return_mean": _finite,
 }
 
 

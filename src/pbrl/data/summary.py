@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pbrl.data.column_stats import ColumnStats, Vector, quantiles
 from pbrl.data.dataset import numbered_names
+from pbrl.data.missing import CHOICES, Gaps, count_gaps
 from pbrl.data.resolve import describe
 from pbrl.data.rows import BLOCK, Metadata, Rows, RowSource, ViewChoice
 from pbrl.data.view import Laid, NextObservations, TrainingView, choose_view
@@ -37,6 +38,7 @@ class Summary:
         observations: statistics by dimension.
         actions: statistics by dimension.
         rewards: statistics.
+        gaps: cells that hold no number.
         negative_share: share of rewards below zero.
         duplicates: rows that repeat an earlier (observation, action, reward).
         hashed: rows among which duplicates were counted.
@@ -59,6 +61,7 @@ class Summary:
     observations: ColumnStats
     actions: ColumnStats
     rewards: ColumnStats
+    gaps: Gaps
     negative_share: float
     duplicates: int
     hashed: int
@@ -72,17 +75,13 @@ class Summary:
     def findings(self) -> list[str]:
         """Sentences on what deserves attention; the reward sign always comes first."""
         found = [self.reward_sentence()]
+        if self.gaps.cells:
+            found.append(f"{self.gaps.sentence()} {CHOICES}")
         for what, stats in (
             ("Observations", self.observations),
             ("Actions", self.actions),
             ("Rewards", self.rewards),
         ):
-            if stats.broken:
-                count = int(stats.bad.sum())
-                found.append(
-                    f"{what} have {count:,} NaN or infinite values in {', '.join(stats.broken)}: "
-                    "training refuses such data."
-                )
             if stats.constant:
                 found.append(f"{what} that never change: {', '.join(stats.constant)}.")
         if self.duplicates:
@@ -134,6 +133,8 @@ class Summary:
             "observations": self.observations.to_json(),
             "actions": self.actions.to_json(),
             "rewards": self.rewards.to_json()[0],
+            "missing_cells": self.gaps.cells,
+            "rows_with_missing_cells": self.gaps.rows,
             "negative_reward_share": self.negative_share,
             "duplicates": self.duplicates,
             "action_coverage": self.coverage.tolist(),
@@ -185,6 +186,7 @@ class _Pass:
         self.rewards = ColumnStats(("reward",))
         self.rows = self.kept = self.terminals = self.negative = 0
         self.timeouts: int | None = None
+        self.gaps = Gaps({}, 0, 0)
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.open_return, self.open_length = 0.0, 0
@@ -204,6 +206,7 @@ class _Pass:
         self.observations.add(rows.observations)
         self.actions.add(rows.actions)
         self.rewards.add(rows.rewards[:, None])
+        self.gaps = self.gaps.plus(count_gaps(self.metadata, [rows]))
         self.negative += int((rows.rewards < 0).sum())
         self.terminals += int(rows.terminals.sum())
         if laid.timeouts is not None:
@@ -268,6 +271,7 @@ class _Pass:
             self.observations,
             self.actions,
             self.rewards,
+            self.gaps,
             self.negative / self.rows,
             len(hashes) - len(np.unique(hashes)),
             self.hashed,

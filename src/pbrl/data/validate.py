@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbrl.data.dataset import Bools, Floats
+from pbrl.data.missing import MissingCell
 from pbrl.data.rows import Metadata, Rows, RowSource, source_of
 from pbrl.errors import PbrlError
 
@@ -174,9 +175,9 @@ def _floats(where: str, key: str, values: NDArray[Any], start: int, strict: bool
         place = np.argwhere(~finite)[0]
         value = values[tuple(place)]
         column = f", column {place[1]}" if values.ndim == 2 else ""
-        raise PbrlError(
+        raise MissingCell(
             f"{where}: '{key}' has {'NaN' if np.isnan(value) else 'an infinite value'} at row "
-            f"{start + int(place[0])}{column}; remove or repair such rows."
+            f"{start + int(place[0])}{column}."
         )
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(values, np.float32)
@@ -195,6 +196,12 @@ def _flags(where: str, key: str, values: NDArray[Any], start: int) -> Bools:
     odd = ~((values == 0) | (values == 1))
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
+        if np.isnan(values[row]):
+            raise PbrlError(
+                f"{where}: '{key}' must be 0 or 1 (or true/false), but has no value in "
+                f"{int(np.isnan(values).sum()):,} rows, first in row {start + row}; write 0 where "
+                "nothing ended."
+            )
         raise PbrlError(
             f"{where}: '{key}' must be 0 or 1 (or true/false), but row {start + row} has "
             f"{values[row]:g}."

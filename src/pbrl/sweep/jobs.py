@@ -107,6 +107,7 @@ class Data:
             config.action_high,
             config.env_id,
             config.columns,
+            config.missing,
         )
         if place not in self._known:
             data = config.load_dataset()

@@ -17,6 +17,7 @@ from pbrl.algorithms.settings import AlgorithmConfig, Count, CountOrZero, Seed, 
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.formats import stem_of
 from pbrl.data.loading import load_dataset, parse_columns
+from pbrl.data.missing import Missing
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
 from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE, purposes
@@ -77,6 +78,9 @@ class TrainConfig:
     """Declared upper bounds of the actions."""
     clip_actions: Annotated[bool, PLACE] = False
     """Clip data actions outside their bounds instead of refusing them."""
+    missing: Annotated[Missing, PLACE] = "refuse"
+    """Cells without a number: split (their rows are left out, and no transition reaches across),
+    drop-episode (their episodes are) or forward-fill (the last reading holds)."""
     columns: Annotated[tuple[str, ...], RESULT] = ()
     """Other column names of a CSV or Parquet table, each as ROLE=NAME."""
     tensorboard: Annotated[bool, PLACE] = True
@@ -99,6 +103,7 @@ class TrainConfig:
             action_high=self.action_high,
             columns=parse_columns(self.columns),
             env_id=self.env_id,
+            missing=self.missing,
         )
 
     def resolved(self) -> TrainConfig:

@@ -179,7 +179,7 @@ def open_session(
             "score_source": dataset.info.score_source,
             "observation_names": list(dataset.observation_names),
             "action_names": list(dataset.action_names),
-            "behaviour_return_mean": float(dataset.episode_returns().mean()),
+            "behaviour_return_mean": dataset.behaviour_return_mean(),
             "notes": list(dataset.info.notes),
         },
         "preprocessing": preprocessing.to_json(),

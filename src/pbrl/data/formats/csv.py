@@ -21,6 +21,7 @@ from pbrl.data.formats.table import (
     table_source,
 )
 from pbrl.data.formats.table_columns import TableLayout, find_columns
+from pbrl.data.missing import MissingCell
 from pbrl.data.rows import Rows, RowSource
 from pbrl.data.validate import reading
 from pbrl.errors import PbrlError
@@ -39,7 +40,7 @@ def open_csv(path: Path, how: Reading) -> RowSource:
 
     def pieces(size: int) -> Iterator[tuple[Matrix, Keys]]:
         with reading(path, "CSV"), path.open(newline="", encoding="utf-8-sig") as file:
-            yield from _parse(where, file, header, delimiter, layout, size)
+            yield from _parse(where, file, header, delimiter, layout, size, how.strict)
 
     carried: object = {}
     sidecar = _sidecar(path)
@@ -126,7 +127,13 @@ def _number(cell: str) -> float | None:
 
 
 def _parse(
-    where: str, file: Any, header: list[str], delimiter: str, layout: TableLayout, size: int
+    where: str,
+    file: Any,
+    header: list[str],
+    delimiter: str,
+    layout: TableLayout,
+    size: int,
+    strict: bool,
 ) -> Iterator[tuple[Matrix, Keys]]:
     """Blocks of numbers: by NumPy's parser where every cell is plain, else cell by cell."""
     file.readline()
@@ -142,7 +149,7 @@ def _parse(
                 lines.append(more)
         parsed = _parse_fast(lines, len(header), delimiter, wanted, episode is not None)
         if parsed is None:
-            parsed = _parse_slow(where, lines, line, header, delimiter, places, episode)
+            parsed = _parse_slow(where, lines, line, header, delimiter, places, episode, strict)
         if len(parsed[0]):
             yield parsed
         line += len(lines)
@@ -173,6 +180,7 @@ def _parse_slow(
     delimiter: str,
     places: list[int],
     episode: int | None,
+    strict: bool,
 ) -> tuple[Matrix, Keys]:
     values: list[list[float]] = []
     keys: list[Any] = []
@@ -189,12 +197,12 @@ def _parse_slow(
         row = []
         for place in places:
             value = _number(cells[place])
-            if value is None:
+            if value is None and strict:
                 what = f"'{cells[place][:40]}'" if cells[place].strip() else "an empty cell"
-                raise PbrlError(
+                raise MissingCell(
                     f"{where}, line {number}, column '{header[place]}': {what} is not a number."
                 )
-            row.append(value)
+            row.append(np.nan if value is None else value)
         values.append(row)
         if episode is not None:
             text = cells[episode].strip()

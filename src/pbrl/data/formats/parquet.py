@@ -19,6 +19,7 @@ from pbrl.data.formats.table import (
     table_source,
 )
 from pbrl.data.formats.table_columns import TableLayout, find_columns
+from pbrl.data.missing import MissingCell
 from pbrl.data.rows import Rows, RowSource
 from pbrl.data.validate import reading
 from pbrl.errors import PbrlError, optional_import
@@ -49,7 +50,7 @@ def open_parquet(path: Path, how: Reading) -> RowSource:
             wanted = [*layout.numeric(), *([layout.episode] if layout.episode else [])]
             start = 0
             for batch in file.iter_batches(size, columns=wanted):
-                yield _from_arrow(where, batch, layout, start)
+                yield _from_arrow(where, batch, layout, start, how.strict)
                 start += batch.num_rows
 
     with reading(path, "Parquet metadata"):
@@ -111,19 +112,22 @@ def _check_arrow_type(where: str, name: str, kind: Any) -> None:
     raise PbrlError(f"{where}: column '{name}' holds {kind} values; numbers are needed.{hint}")
 
 
-def _from_arrow(where: str, batch: Any, layout: TableLayout, start: int) -> tuple[Matrix, Keys]:
+def _from_arrow(
+    where: str, batch: Any, layout: TableLayout, start: int, strict: bool
+) -> tuple[Matrix, Keys]:
     names = layout.numeric()
     matrix = np.empty((batch.num_rows, len(names)), np.float64)
     wanted = [*names, *([layout.episode] if layout.episode else [])]
     for name in wanted:
         column = batch.column(name)
-        if column.null_count:
+        if column.null_count and (strict or name == layout.episode):
             row = start + column.is_null().to_numpy(zero_copy_only=False).argmax()
-            raise PbrlError(
-                f"{where}: column '{name}' is null at row {row}; fill or remove such rows."
-            )
+            if name == layout.episode:
+                raise PbrlError(f"{where}: column '{name}' names no episode at row {row}.")
+            raise MissingCell(f"{where}: column '{name}' is null at row {row}.")
     for place, name in enumerate(names):
-        matrix[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
+        values = batch.column(name).to_numpy(zero_copy_only=False)
+        matrix[:, place] = values.astype(np.float64)  # null becomes NaN
     return matrix, None if layout.episode is None else batch.column(layout.episode).to_pylist()
 
 
