@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core
 	$(BIN)/pbrl train --run-dir runs/demo --resume
 
-# Lint, types and the whole suite.
+# Lint, types and the tests; make test SLOW=1 also runs those marked slow.
 test: $(VENV)/.dev lint types unit
 
 lint: $(VENV)/.dev
@@ -36,7 +36,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $(if $(SLOW),,-m "not slow")
 
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict

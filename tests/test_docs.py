@@ -10,16 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from pbrl.sweep.jobs import expand, read_spec
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
 FENCE = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    """A page as test reports call it."""
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in FENCE.finditer(page.read_text())]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=name_of)
 def test_blocks_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The blocks of a page run in order in one empty directory, as a reader would type them."""
     if any('"hopper_medium-v2.hdf5"' in code for _, code in blocks(page)):  # a file of D4RL's
@@ -53,7 +61,38 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_readme_links_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
-        assert (ROOT / target).exists(), target
+LEADS = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)[^)]*\)")
+CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return CODE.sub("", page.read_text())
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "results").rglob("*.md"))], ids=name_of)
+def test_links_and_images_are_there(page: Path) -> None:
+    targets = [target for target in LEADS.findall(prose(page)) if target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+MOVING = ("implementation-details.md", "index.md")  # parts of them are about to move
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in MOVING], ids=name_of)
+def test_lines_of_prose_have_at_most_160_characters(page: Path) -> None:
+    lines = CODE.sub(lambda code: code[0] if "\n" not in code[0] else "", page.read_text())
+    long = [line for line in lines.splitlines() if len(line) > 160]
+    assert [line for line in long if not line.lstrip().startswith("|")] == []  # tables cannot wrap
+
+
+@pytest.mark.parametrize("page", [p for p in DOCS if p.name not in MOVING], ids=name_of)
+def test_a_page_begins_by_saying_whom_it_is_for(page: Path) -> None:
+    title, opening = page.read_text().split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert opening.startswith("For ")
+
+
+@pytest.mark.parametrize("sweep", sorted((ROOT / "results").rglob("*.yaml")), ids=name_of)
+def test_recipes_of_results_are_sweeps(sweep: Path) -> None:
+    assert len(expand(read_spec(sweep))) > 1
