@@ -32,6 +32,7 @@ COMMANDS = {
     "list": "the datasets known by name",
     "download": "fetch a D4RL or Minari dataset, resumable and verified",
     "collect": "make datasets by running policies in an environment",
+    "suite": "make D4RL's fifteen Gym sets again: three tasks, five tiers",
 }
 
 NextObservations = Literal["auto", "file", "shift"]
@@ -126,6 +127,10 @@ def main(argv: list[str]) -> int:
         from pbrl.cli.mix import main as mix
 
         return mix(rest)
+    if command == "suite":
+        from pbrl.cli.suite import main as suite
+
+        return suite(rest)
     options: dict[str, tuple[type, Callable[[Any], int]]] = {
         "inspect": (Inspect, _inspect),
         "convert": (Convert, _convert),

@@ -64,5 +64,5 @@ def main(argv: list[str]) -> int:
     console.print(table)
     for note in mixed.notes:
         console.print(f"• {note}")
-    console.print(f"{mixed.rows:,} rows written to {mixed.path}", soft_wrap=True)
+    console.print(f"{mixed.rows:,} rows written to {options.destination}", soft_wrap=True)
     return 0

@@ -105,7 +105,7 @@ def record(
     """Write a dataset, or find it complete."""
     if not overwrite and (path.is_file() or is_store(path)):
         return _found(tier, path, metadata)
-    totals = _Totals()
+    totals = Totals()
     recorder = Recorder(
         path, player.observation_dim, player.action_dim, metadata=metadata, overwrite=overwrite
     )
@@ -120,23 +120,29 @@ def record(
 
 def _found(tier: str, path: Path, metadata: Metadata) -> Collected:
     """A dataset that is there already, if it was made with the same settings."""
-    opened = open_source(path)
-    if _without_versions(opened.metadata.recipe) != _without_versions(metadata.recipe):
+    found, known = existing(tier, path)
+    if _without_versions(known.recipe) != _without_versions(metadata.recipe):
         raise PbrlError(
             f"'{path}' was made with other settings; give --overwrite to replace it, or "
             "another --out."
         )
-    totals = _Totals()
+    return found
+
+
+def existing(tier: str, path: Path) -> tuple[Collected, Metadata]:
+    """A dataset that is there already, counted again."""
+    opened, totals = open_source(path), Totals()
     for block in opened.blocks(BLOCK):
         totals.add(block)
-    return Collected(tier, path, totals.rows, len(totals.returns), totals.mean, fresh=False)
+    found = Collected(tier, path, totals.rows, len(totals.returns), totals.mean, fresh=False)
+    return found, opened.metadata
 
 
 def _without_versions(recipe: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key != "versions"}
 
 
-class _Totals:
+class Totals:
     """Rows, and returns of the episodes, of blocks as they come."""
 
     def __init__(self) -> None:
@@ -144,6 +150,7 @@ class _Totals:
         self.returns: list[float] = []
 
     def add(self, rows: Rows) -> None:
+        """Count the next block."""
         ends = rows.terminals if rows.timeouts is None else rows.terminals | rows.timeouts
         start = 0
         for end in np.flatnonzero(ends).tolist():
@@ -154,4 +161,5 @@ class _Totals:
 
     @property
     def mean(self) -> float:
+        """Mean return of the episodes that ended."""
         return float(np.mean(self.returns)) if self.returns else self.running

@@ -173,7 +173,7 @@ class OnlineTraining:
         self.sac = self.make_sac()
         self.sampler = torch.Generator().manual_seed(config.seed + 2_000_003)
         self.explorer = torch.Generator().manual_seed(config.seed + 3_000_017)
-        self.step, self.episode, self.recent = 0, 0, np.zeros(0)
+        self.step, self.saved, self.episode, self.recent = 0, 0, 0, np.zeros(0)
 
     def _claim(self) -> None:
         """Make the directory, or check that what lies there is this very training."""
@@ -238,15 +238,17 @@ class OnlineTraining:
 
     def run(self, progress: TrainingProgress) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
-        self._resume(progress)
+        self.resume(progress)
+        self.advance(self.config.steps, progress)
+
+    def advance(self, until: int, progress: TrainingProgress) -> None:
+        """Train to the end of the episode in which step ``until`` lies."""
         (self.path / "policies").mkdir(exist_ok=True)
-        every = max(1, self.config.steps // CHECKPOINTS)
-        snapshots, saved = set(self.snapshot_steps), self.step
-        while self.step < self.config.steps:
+        every, snapshots = max(1, self.config.steps // CHECKPOINTS), set(self.snapshot_steps)
+        while self.step < until:
             self._play_episode(snapshots, progress)
-            if self.step - saved >= every or self.step == self.config.steps:
-                self._save()
-                saved = self.step
+            if self.step - self.saved >= every or self.step == self.config.steps:
+                self.save()
 
     def _play_episode(self, snapshots: set[int], progress: TrainingProgress) -> None:
         config, total, units = self.config, 0.0, []
@@ -291,7 +293,8 @@ class OnlineTraining:
 
     # ---------------------------------------------------------------- checkpoints
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write a checkpoint; only between episodes."""
         self.replay.flush()
         state: dict[str, Tensor] = {
             **self.sac.state_dict(),
@@ -302,8 +305,10 @@ class OnlineTraining:
         }
         save_checkpoint(self.path / "checkpoints", self.step, state, self.fingerprint)
         prune(self.path / "checkpoints")
+        self.saved = self.step
 
-    def _resume(self, progress: TrainingProgress) -> None:
+    def resume(self, progress: TrainingProgress) -> None:
+        """Take up the newest checkpoint, if there is one."""
         checkpoint = latest_checkpoint(self.path / "checkpoints", say=progress.say)
         if checkpoint is None:
             return
@@ -311,7 +316,8 @@ class OnlineTraining:
         self.sac.load_state_dict(state)
         self.sampler.set_state(state["rng/sampler"])
         self.explorer.set_state(state["rng/explorer"])
-        self.step, self.episode = checkpoint.step, int(state["loop/episode"])
+        self.step = self.saved = checkpoint.step
+        self.episode = int(state["loop/episode"])
         self.replay.buffer.total = self.step
         self.recent = state["loop/recent"].numpy()
         if self.step < self.config.steps:

@@ -44,16 +44,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """What a mixture holds.
+class Mixture:
+    """Two sources as one, chosen and not yet written.
 
     Attributes:
-        path: the new file or store.
+        source: its rows and what is known about them.
         parts: of the two sources, in their order.
         notes: sentences on what only one of the sources has.
     """
 
-    path: Path
+    source: RowSource
     parts: tuple[Part, Part]
     notes: tuple[str, ...]
 
@@ -77,23 +77,48 @@ def mix(
     share: float = 0.5,
     rows: int | None = None,
     seed: int = 0,
-    tolerance: float = TOLERANCE,
     overwrite: bool = False,
-    recipe: dict[str, Any] | None = None,
-) -> Mixed:
-    """Write a mixture of two sources: episodes of the first, then of the second.
+) -> Mixture:
+    """Write a mixture of two sources; ``mixture`` says how it is drawn.
 
     Args:
         first: as in ``load_dataset``.
         second: as in ``load_dataset``.
         destination: its suffix says the format.
+        share: of the rows that come from ``first``.
+        rows: of the mixture.
+        seed: of the draw of episodes.
+        overwrite: replace what is there.
+    """
+    path = Path(destination).expanduser()
+    mixed = mixture(first, second, share=share, rows=rows, seed=seed)
+    metadata = replace(mixed.source.metadata, name=stem_of(path), source=str(path))
+    shape = replace(mixed.source, metadata=metadata)
+    with writing(path, shape, overwrite=overwrite) as writer:
+        for block in shape.blocks(BLOCK):
+            writer.append(block)
+    return replace(mixed, source=shape)
+
+
+def mixture(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    share: float = 0.5,
+    rows: int | None = None,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> Mixture:
+    """Whole episodes drawn from two sources: those of the first, then those of the second.
+
+    Args:
+        first: as in ``load_dataset``.
+        second: as in ``load_dataset``.
         share: of the rows that come from ``first``; the rest comes from ``second``.
         rows: of the mixture, to the nearest whole episode of each source; as many as the sources
             have at this share when omitted.
         seed: of the draw of episodes.
         tolerance: refuse a mixture whose share is off by more; whole episodes may not allow it.
-        overwrite: replace what is there.
-        recipe: entries to record besides.
     """
     if not 0 < share < 1:
         raise PbrlError(f"The first source's share must lie between 0 and 1, got {share:g}.")
@@ -101,17 +126,28 @@ def mix(
         raise PbrlError(f"A mixture needs at least 2 rows, got --rows {rows}.")
     if seed < 0:
         raise PbrlError(f"--seed must not be negative, got {seed}.")
-    path = Path(destination).expanduser()
     logs = [_Log(source) for source in (first, second)]
     metadata, notes = _common(logs[0].opened, logs[1].opened)
     shares = (share, 1 - share)
-    asked = rows
-    if rows is None:
-        rows = int(min(log.rows / part for log, part in zip(logs, shares, strict=True)) + 1e-6)
+    total = rows
+    if total is None:
+        total = int(min(log.rows / part for log, part in zip(logs, shares, strict=True)) + 1e-6)
     for log, part, rng in zip(logs, shares, np.random.default_rng(seed).spawn(2), strict=True):
-        log.pick(rows * part, rng)
-    parts = tuple(log.part() for log in logs)
-    mixed = Mixed(path, (parts[0], parts[1]), notes)
+        log.pick(total * part, rng)
+    parts = (logs[0].part(), logs[1].part())
+    has_next = all(log.opened.has_next for log in logs)
+    recipe = _recipe(logs, parts, {"share": share, "asked_rows": rows, "seed": seed})
+    source = replace(
+        logs[0].opened,
+        metadata=replace(metadata, recipe=recipe),
+        has_timeouts=True,
+        has_next=has_next,
+        blocks=lambda size: _blocks(logs, has_next, size),
+        length=sum(part.rows for part in parts),
+        store=None,
+    )
+    choice = choose_view(source.metadata, next(source.blocks(BLOCK)))
+    mixed = Mixture(replace(source, choice=choice), parts, notes)
     if abs(mixed.shares[0] - share) > tolerance:
         raise PbrlError(
             f"Whole episodes give {parts[0].rows:,} rows of '{parts[0].name}' and "
@@ -119,22 +155,6 @@ def mix(
             f"{mixed.shares[1]:.0%} instead of {share:.0%} and {1 - share:.0%}; give other --rows, "
             "or sources with more and shorter episodes."
         )
-    made = _recipe(logs, mixed, share, asked, seed)
-    metadata = replace(metadata, name=stem_of(path), source=str(path), recipe=made | (recipe or {}))
-    has_next = all(log.opened.has_next for log in logs)
-    shape = replace(
-        logs[0].opened,
-        metadata=metadata,
-        has_timeouts=True,
-        has_next=has_next,
-        blocks=lambda size: _blocks(logs, has_next, size),
-        length=mixed.rows,
-        store=None,
-    )
-    shape = replace(shape, choice=choose_view(metadata, next(shape.blocks(BLOCK))))
-    with writing(path, shape, overwrite=overwrite) as writer:
-        for block in shape.blocks(BLOCK):
-            writer.append(block)
     return mixed
 
 
@@ -270,9 +290,7 @@ def _short(value: object) -> str:
     return str(value)[:60]
 
 
-def _recipe(
-    logs: Sequence[_Log], mixed: Mixed, share: float, rows: int | None, seed: int
-) -> dict[str, Any]:
+def _recipe(logs: Sequence[_Log], parts: Sequence[Part], asked: dict[str, Any]) -> dict[str, Any]:
     sources = [
         {
             "name": part.name,
@@ -282,16 +300,14 @@ def _recipe(
             "return_mean": part.return_mean,
             "recipe": log.opened.metadata.recipe,
         }
-        for log, part in zip(logs, mixed.parts, strict=True)
+        for log, part in zip(logs, parts, strict=True)
     ]
     origins = [str(log.opened.metadata.recipe.get("provenance", "")) for log in logs]
-    told = [f"{part.rows:,} rows of {part.name}" for part in mixed.parts]
-    kind = "regenerated, mixed" if any("regenerated" in told for told in origins) else "mixed"
+    told = " and ".join(f"{part.rows:,} rows of {part.name}" for part in parts)
+    kind = "regenerated, mixed" if any("regenerated" in origin for origin in origins) else "mixed"
     return {
         "made_by": "pbrl data mix",
-        "share": share,
-        "asked_rows": rows,
-        "seed": seed,
+        **asked,
         "sources": sources,
-        "provenance": f"{kind} by pbrl: {' and '.join(told)}, whole episodes",
+        "provenance": f"{kind} by pbrl: {told}, whole episodes",
     }
