@@ -256,6 +256,9 @@ def test_the_command(
     assert "(1,422.1)" in capsys.readouterr().out
     assert main(words) == 0
     assert "* there already" in capsys.readouterr().out
+    assert main([*words[:-1], "expert"]) == 0  # the report keeps what earlier calls made
+    report = json.loads((tmp_path / "suite.json").read_text())
+    assert list(report["sets"]) == ["hopper-random", "hopper-medium", "hopper-expert"]
     assert main([*words, "--rows", "99"]) == 2
     assert "rows 100" in capsys.readouterr().err
 

@@ -145,8 +145,8 @@ def test_refusals(pair: tuple[Path, Path], tmp_path: Path) -> None:
             words_to_mix(out, *words)
         assert not out.exists()
     for env_id in ("Hopper-v4", "InvertedPendulum-v5"):
-        words = [str(a), str(tmp_path / f"{env_id}.hdf5"), "--env-id", env_id]
-        assert main(["data", "convert", *words]) == 0
+        named = str(tmp_path / f"{env_id}.hdf5")
+        assert main(["data", "convert", str(a), named, "--env-id", env_id]) == 0
     with pytest.raises(PbrlError, match="different env id"):
         mix(tmp_path / "Hopper-v4.hdf5", tmp_path / "InvertedPendulum-v5.hdf5", out)
 

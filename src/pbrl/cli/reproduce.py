@@ -14,6 +14,7 @@ from rich.table import Table
 from pbrl.cli.parse import parse
 from pbrl.cli.sweep import check_resources, print_plan, resources_of
 from pbrl.console import plain_console
+from pbrl.errors import PbrlError
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,14 @@ class Options:
 
     name: Annotated[str, tyro.conf.Positional] = "list"
     """Which table or figure, or list."""
-    budget: Literal["paper", "small", "smoke"] = "small"
+    budget: Literal["paper", "small", "smoke", "hour"] = "small"
     """paper: the paper's protocol; small: small networks, short runs, named on the figure; smoke: a
-    minute, proves the plumbing."""
+    minute, proves the plumbing; hour, for table1: systems at an equal time of one core."""
+    suite: Path | None = None
+    """With the hour budget: directory of the fifteen sets, from 'pbrl data suite d4rl-gym'."""
+    minutes: float = 30.0
+    """With the hour budget: of updates of each run, on a quiet core; turned into steps by the
+    speeds that the package has."""
     datasets: tuple[str, ...] = ()
     """Other data than the budget's: names or paths."""
     seeds: int = 0
@@ -55,18 +61,23 @@ class Options:
 def main(argv: list[str]) -> int:
     """Entry point of ``pbrl reproduce``."""
     options = parse(Options, argv, "pbrl reproduce")
-    from pbrl.experiments.budgets import make_plan  # after parsing, so that --help stays quick
-    from pbrl.experiments.definitions import experiment
-    from pbrl.experiments.reproduce import plan_jobs, reproduce
+    # After parsing, so that --help stays quick.
+    from pbrl.experiments.hour import HOUR, suite_datasets
+    from pbrl.experiments.reproduce import experiment_on, plan_jobs, plan_of, reproduce
 
     console = plain_console()
     if options.name == "list":
         _list(console)
         return 0
     check_resources(options.workers, options.threads, options.memory_gb, options.retries)
-    chosen = experiment(options.name)
+    if options.suite is not None and options.budget != HOUR.name:
+        raise PbrlError("--suite is of the hour budget; name data with --datasets.")
+    chosen = experiment_on(options.name, options.budget)
+    datasets = suite_datasets(options.suite, options.datasets)
     if options.dry_run:
-        plan = make_plan(chosen, options.budget, options.datasets, options.seeds)
+        plan = plan_of(
+            chosen, options.budget, datasets, options.seeds, options.minutes, download=False
+        )
         for sentence in plan.reductions:
             console.print(f"- {sentence}", soft_wrap=True)
         if plan.planned:
@@ -78,8 +89,9 @@ def main(argv: list[str]) -> int:
     made = reproduce(
         options.name,
         options.budget,
-        datasets=options.datasets,
+        datasets=datasets,
         seeds=options.seeds,
+        minutes=options.minutes,
         out=options.out,
         resources=resources_of(
             options.workers, options.address, options.memory_gb, options.gpus, options.retries
@@ -107,6 +119,7 @@ def main(argv: list[str]) -> int:
 def _list(console: Console) -> None:
     from pbrl.experiments.budgets import BUDGETS
     from pbrl.experiments.definitions import experiments
+    from pbrl.experiments.hour import HOUR
 
     table = Table(title="pbrl reproduce NAME", title_justify="left")
     for column in ("name", "what", "where", "the paper says"):
@@ -114,5 +127,5 @@ def _list(console: Console) -> None:
     for item in experiments().values():
         table.add_row(item.name, item.title, item.place, item.claim)
     console.print(table)
-    for budget in BUDGETS.values():
+    for budget in (*BUDGETS.values(), HOUR):
         console.print(f"--budget {budget.name}: {budget.purpose}")

@@ -120,22 +120,20 @@ def record(
 
 def _found(tier: str, path: Path, metadata: Metadata) -> Collected:
     """A dataset that is there already, if it was made with the same settings."""
-    found, known = existing(tier, path)
-    if _without_versions(known.recipe) != _without_versions(metadata.recipe):
+    if _without_versions(open_source(path).metadata.recipe) != _without_versions(metadata.recipe):
         raise PbrlError(
             f"'{path}' was made with other settings; give --overwrite to replace it, or "
             "another --out."
         )
-    return found
+    return existing(tier, path)
 
 
-def existing(tier: str, path: Path) -> tuple[Collected, Metadata]:
+def existing(tier: str, path: Path) -> Collected:
     """A dataset that is there already, counted again."""
-    opened, totals = open_source(path), Totals()
-    for block in opened.blocks(BLOCK):
+    totals = Totals()
+    for block in open_source(path).blocks(BLOCK):
         totals.add(block)
-    found = Collected(tier, path, totals.rows, len(totals.returns), totals.mean, fresh=False)
-    return found, opened.metadata
+    return Collected(tier, path, totals.rows, len(totals.returns), totals.mean, fresh=False)
 
 
 def _without_versions(recipe: dict[str, Any]) -> dict[str, Any]:

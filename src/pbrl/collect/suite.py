@@ -6,8 +6,9 @@ settings is never mixed with these: it is refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pbrl.collect.online import OnlineConfig, sac_config
 from pbrl.collect.policies import Behaviour, uniform_policy
 from pbrl.collect.rollouts import bounded_player, play_rows
 from pbrl.collect.suite_policies import StoredFile, TaskTraining, find_policies
+from pbrl.data.loading import open_source
 from pbrl.data.mix import mixture
 from pbrl.data.rows import BLOCK, Rows
 from pbrl.envs.environments import D4RL_ENVIRONMENTS
@@ -215,9 +217,13 @@ def sets_of(directory: Path, tasks: Sequence[str] = TASKS) -> list[Path]:
             f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} still to be made: 'pbrl "
             f"data suite d4rl-gym --out {directory}' goes on."
         )
-    entries = [existing(path.stem, path)[1].recipe.get("suite") for path in paths]
-    _refuse_unlike(paths, entries)
+    _refuse_unlike(paths, [_entry_in(path) for path in paths])
     return paths
+
+
+def _entry_in(path: Path) -> Any:
+    """What the set at ``path`` was asked for as; None where it is not of a suite."""
+    return open_source(path).metadata.recipe.get("suite")
 
 
 def _refuse_unlike(paths: Sequence[Path], entries: Sequence[Any]) -> None:
@@ -256,7 +262,6 @@ class _Suite:
     players: dict[str, Player] = field(default_factory=dict)
     stored: dict[tuple[str, str], StoredFile] = field(default_factory=dict)
     trainings: dict[str, TaskTraining] = field(default_factory=dict)
-    report: dict[str, Any] = field(default_factory=dict)
 
     def entry(self, task: str, tier: str) -> dict[str, Any]:
         """What was asked for; a set that is there must have been asked for in the same way."""
@@ -279,7 +284,7 @@ class _Suite:
                 path = set_path(self.out, task, tier)
                 if not path.exists():
                     continue
-                known = existing(tier, path)[1].recipe.get("suite")
+                known = _entry_in(path)
                 if not isinstance(known, dict):
                     raise PbrlError(
                         f"'{path}' was not made by 'pbrl data suite'; give another --out."
@@ -299,14 +304,25 @@ class _Suite:
         """One set, from its file where there is one."""
         path = set_path(self.out, task, tier)
         if path.exists():
-            made = existing(tier, path)[0]
+            made = existing(tier, path)
         else:
             self.say(f"{task}-{tier} …")
             made = self._record(task, tier, path)
         item = SuiteSet(task, made, D4RL_RETURNS[task][tier])
-        self.report[item.name] = item.to_json()
-        write_json(self.out / REPORT, {"suite": SUITES[0], "sets": self.report})
+        self._report(item)
         return item
+
+    def _report(self, item: SuiteSet) -> None:
+        """Enter a set in the report, beside those of earlier calls."""
+        file, known = self.out / REPORT, {}
+        with suppress(OSError, ValueError, AttributeError):
+            known = dict(json.loads(file.read_text()).get("sets", {}))
+        known[item.name] = item.to_json()
+        names = [f"{task}-{tier}" for task in TASKS for tier in TIERS]
+        write_json(
+            file,
+            {"suite": SUITES[0], "sets": {name: known[name] for name in names if name in known}},
+        )
 
     def _record(self, task: str, tier: str, path: Path) -> Collected:
         player, rows = self.players[task], self.config.rows

@@ -13,6 +13,8 @@ from pbrl.experiments import drawings
 from pbrl.experiments.budgets import Plan, make_plan
 from pbrl.experiments.collect_results import RunResult, read_result
 from pbrl.experiments.definitions import Experiment, experiment
+from pbrl.experiments.hour import HOUR, HOUR_TABLE, MINUTES, make_hour_plan, observed
+from pbrl.experiments.hour_table import page
 from pbrl.experiments.observe import probe_curves, trajectory_curves
 from pbrl.sweep.jobs import Job, make_jobs
 from pbrl.sweep.runner import Outcome, Resources, run_sweep
@@ -44,6 +46,29 @@ class Reproduction:
     results: dict[str, Any] = field(default_factory=dict)
 
 
+def experiment_on(name: str, budget: str) -> Experiment:
+    """What ``name`` is on a budget: the hour has a table1 of its own."""
+    if budget != HOUR.name:
+        return experiment(name)
+    if name != HOUR_TABLE.name:
+        raise PbrlError(f"The hour budget is for table1; {name} has paper, small and smoke.")
+    return HOUR_TABLE
+
+
+def plan_of(
+    chosen: Experiment,
+    budget: str,
+    datasets: Sequence[str] = (),
+    seeds: int = 0,
+    minutes: float = MINUTES,
+    download: bool = True,
+) -> Plan:
+    """The runs of ``experiment_on``'s answer on a budget."""
+    if budget == HOUR.name:
+        return make_hour_plan(datasets, seeds, minutes, download)
+    return make_plan(chosen, budget, datasets, seeds)
+
+
 def plan_jobs(plan: Plan, out: Path, threads: int = 1, download: bool = True) -> list[Job]:
     """The jobs of a plan, one for each of ``plan.planned``, in ``out/runs``."""
     return make_jobs(plan.planned, out / RUNS, threads, download)
@@ -55,6 +80,7 @@ def reproduce(
     *,
     datasets: Sequence[str] = (),
     seeds: int = 0,
+    minutes: float = MINUTES,
     out: Path = Path("reproduce"),
     resources: Resources | None = None,
     threads: int = 1,
@@ -65,16 +91,17 @@ def reproduce(
 
     Args:
         name: of the experiment, see ``pbrl reproduce list``.
-        budget: ``paper``, ``small`` or ``smoke``.
+        budget: ``paper``, ``small`` or ``smoke``; for table1 also ``hour``.
         datasets: other data than the budget's.
         seeds: another number of seeds.
+        minutes: of one quiet core, for the updates of each run of the budget ``hour``.
         out: directory of runs and results; what is finished there is reused.
         resources: where the runs may run.
         threads: CPU threads of a run.
         quiet: show no live table.
         say: takes sentences for the user.
     """
-    chosen = experiment(name)
+    chosen = experiment_on(name, budget)
     directory = out / f"{name}-{budget}"
     directory.mkdir(parents=True, exist_ok=True)
     if chosen.drawing == "toy":
@@ -82,7 +109,7 @@ def reproduce(
     if chosen.drawing == "cost":
         return _write(chosen, budget, directory, (), drawings.costs(chosen, budget))
 
-    plan = make_plan(chosen, budget, datasets, seeds)
+    plan = plan_of(chosen, budget, datasets, seeds, minutes)
     for label in plan.missing:
         say(f"{label} is not in this package; its column shows the paper's numbers alone.")
     jobs = plan_jobs(plan, out, threads)
@@ -92,6 +119,8 @@ def reproduce(
         raise PbrlError(f"No run of {name} was finished: {outcomes[0].message}")
     say(f"Gathering {len(done)} runs …")
     results = [gather(chosen, job) for job in done]
+    if budget == HOUR.name:
+        results = [observed(result) for result in results]
     lost = len(outcomes) - len(done)
     footer = [*plan.reductions]
     if lost:
@@ -99,7 +128,11 @@ def reproduce(
         footer.append(f"{lost} of {len(outcomes)} runs left out: {', '.join(sorted(bad))}")
     draw = chosen.drawing if callable(chosen.drawing) else drawings.DRAW[chosen.drawing]
     drawn = draw(chosen, plan, results, footer)
-    return _write(chosen, budget, directory, footer, drawn, tuple(outcomes), plan.missing)
+    made = _write(chosen, budget, directory, footer, drawn, tuple(outcomes), plan.missing)
+    if budget == HOUR.name:
+        picture = (directory / "figure.png").read_bytes()
+        write_text(directory / "page.html", page(chosen.title, drawn.table, footer, picture))
+    return made
 
 
 def gather(chosen: Experiment, job: Job) -> RunResult:
