@@ -10,20 +10,20 @@ from pathlib import Path
 ROOMS: tuple[tuple[tuple[str, str, str], ...], ...] = (
     (("errors, console", "one sentence for what went wrong", ""),),
     (("envs", "tasks, D4RL's physics, the loop that steps", ""),),
-    (("data", "files → rows → transitions → minibatches", "5–11"),),
-    (("nn", "the stacked ensemble, policies, critics", "13–14"),),
-    (("algorithms", "one file an algorithm", "12"),),
+    (("data", "files → rows → transitions → minibatches", "5–12"),),
+    (("nn", "the stacked ensemble, policies, critics", "14–15"),),
+    (("algorithms", "one file an algorithm", "13"),),
     (("deploy", "agent, guard, ONNX policy", ""),),
     (("evaluation", "scores, probes, value without a simulator", ""),),
-    (("training", "the loop, checkpoints, metrics, runs", "2–4, 15"),),
+    (("training", "the loop, checkpoints, metrics, runs", "2–4, 16"),),
     (("theory", "linear MDPs, on NumPy alone", ""),),
     (
         ("collect", "data from a simulator", ""),
         ("sweep", "many runs", ""),
         ("bench", "speed", ""),
     ),
-    (("experiments", "the paper's tables and figures", "16"),),
-    (("reports", "one HTML page from runs", "17–18"),),
+    (("experiments", "the paper's tables and figures", "17"),),
+    (("reports", "one HTML page from runs", "18–19"),),
     (("cli", "parses, calls, prints", "1"),),
 )
 WIDTH, ROW, GAP, LEFT = 640, 36, 6, 10
