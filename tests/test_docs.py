@@ -27,7 +27,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in FENCE.finditer(page.read_text())]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=name_of)
+SLOW = {"data.md"}  # pages whose blocks take over fifteen seconds
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=name_of(page))
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 def test_blocks_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The blocks of a page run in order in one empty directory, as a reader would type them."""
     if any('"hopper_medium-v2.hdf5"' in code for _, code in blocks(page)):  # a file of D4RL's

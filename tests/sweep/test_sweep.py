@@ -236,6 +236,7 @@ def test_stopped_and_started_again_gives_the_same(data_file: Path, tmp_path: Pat
     assert content(jobs[0]) == content(whole[0])
 
 
+@pytest.mark.slow
 def test_ray_loses_nothing_when_a_worker_is_killed(data_file: Path, tmp_path: Path) -> None:
     """Twelve runs on two workers, one of them killed on the way, against runs left in peace."""
     pytest.importorskip("ray")
