@@ -19,9 +19,9 @@ HERE = Path(__file__).resolve().parent
 STEPS, RUNS = 150, 4
 SPEC = f"""\
 datasets: demo
-preset: fast
+preset: paper
 seeds: {RUNS}
-settings: {{steps: {STEPS}, eval: false, tensorboard: false}}
+settings: {{n_ood: 2, steps: {STEPS}, eval: false, tensorboard: false}}
 """
 
 
