@@ -255,9 +255,13 @@ FILE_CASES: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "csv without terminals": (
         "x.csv",
         text("obs_0,action_0,reward\n1,2,3\n"),
-        "no column for terminals",
+        "does not say which columns are terminals",
     ),
-    "csv without observations": ("x.csv", text("a,b\n1,2\n"), "no column for observations .*obs_0"),
+    "csv without observations": (
+        "x.csv",
+        text("a,b\n1,2\n"),
+        "does not say which columns are observations, actions, rewards, terminals.*: a, b",
+    ),
     "csv with a gap in the observations": (
         "x.csv",
         text("obs_0,obs_2,action_0,reward,terminal\n1,2,3,4,0\n"),
@@ -355,7 +359,7 @@ PARQUET_CASES: dict[str, tuple[dict[str, Any], str]] = {
         "one column a dimension",
     ),
     "no rows": ({key: values[:0] for key, values in BASE.items()}, "has no rows"),
-    "no terminals": (BASE, "no column for terminals"),
+    "no terminals": (BASE, "does not say which columns are terminals"),
     "flag of 3": (BASE | {"terminal": [0, 3, 1]}, "'terminals' must be 0 or 1"),
 }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from plant_log import ACTION, COLUMNS, HEADER, OBSERVATIONS, write_plant_log
 
+from pbrl.cli.main import main
 from pbrl.data import convert, load_dataset
 from pbrl.data.loading import open_source
 from pbrl.data.summary import summarize
@@ -106,8 +109,33 @@ def test_other_names(tmp_path: Path, columns: Any, kind: str) -> None:
     dataset = load_dataset(path, columns=columns)
     np.testing.assert_array_equal(dataset.observations, [[0, 10], [2, 12]])
     np.testing.assert_array_equal(dataset.rewards, [1, 3])
-    with pytest.raises(PbrlError, match="no column for observations"):
+    with pytest.raises(
+        PbrlError, match="does not say which columns are observations, actions, rewards"
+    ):
         load_dataset(path)
+
+
+def test_one_message_proposes_every_missing_column(tmp_path: Path) -> None:
+    log = write_plant_log(tmp_path / "plant log.csv", batches=2, blanks=0)
+    with pytest.raises(PbrlError) as caught:
+        load_dataset(log.path)
+    said = str(caught.value)
+    assert "which columns are observations, actions, rewards, terminals" in said
+    assert all(name in said for name in HEADER)
+    command = next(line for line in said.splitlines() if line.startswith("pbrl data inspect"))
+    words = shlex.split(command)
+    assert words[:3] == ["pbrl", "data", "inspect"]
+    assert main(words[1:]) == 0  # pasted as it stands
+    assert set(words[words.index("--columns") + 1 :]) == set(COLUMNS)
+
+
+def test_columns_by_the_start_of_their_names(tmp_path: Path) -> None:
+    log = write_plant_log(tmp_path / "plant.csv", batches=2, blanks=0)
+    columns = {"obs": "reactor_*,jacket_temp_C", "act": "valve_pct", "reward": "profit_eur"}
+    dataset = load_dataset(log.path, columns=columns | {"terminal": "tripped", "episode": "batch"})
+    starting = [name for name in OBSERVATIONS if name.startswith("reactor_")]
+    assert dataset.observation_names == (*starting, "jacket_temp_C")
+    assert dataset.action_names == (ACTION,)
 
 
 def test_prefixes_order_and_one_based_numbers(tmp_path: Path) -> None:
@@ -122,11 +150,12 @@ def test_prefixes_order_and_one_based_numbers(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ({"rewards": "gain"}, "Unknown column for rewards .*'gain'"),
-        ({"reward": "reward"}, "Unknown column role 'reward'. Did you mean 'rewards'"),
+        ({"rewrds": "reward"}, "Unknown column role 'rewrds'. Did you mean 'rewards'"),
+        ({"obs": "obs_*", "observations": "obs_0"}, "columns for observations are given twice"),
         ({"rewards": "reward,terminal"}, "give one column for 'rewards'"),
         ({"rewards": "obs_1"}, "column 'obs_1' is used for two things"),
         ({"next_observations": "obs_0"}, "1 columns of next observations and 2"),
-        ({"observations": "zz_*"}, r"Unknown column for observations .*'zz_\*'"),
+        ({"observations": "zz_*"}, "no column whose name starts with 'zz_'; its columns are obs_0"),
     ],
 )
 def test_bad_maps(tmp_path: Path, columns: Any, message: str) -> None:

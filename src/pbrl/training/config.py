@@ -82,7 +82,8 @@ class TrainConfig:
     """Cells without a number: split (their rows are left out, and no transition reaches across),
     drop-episode (their episodes are) or forward-fill (the last reading holds)."""
     columns: Annotated[tuple[str, ...], RESULT] = ()
-    """Other column names of a CSV or Parquet table, each as ROLE=NAME."""
+    """Column names of a CSV or Parquet table: ROLE=NAME, ROLE=NAME,NAME or ROLE=PREFIX*; roles are
+    observations, actions, rewards, terminals, timeouts, next_observations, episode."""
     tensorboard: Annotated[bool, PLACE] = True
     """Write TensorBoard events."""
     wandb: Annotated[str | None, PLACE] = None

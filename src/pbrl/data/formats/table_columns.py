@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,24 @@ _NAMES = {
     "terminals": ("terminal", "terminals", "terminated"),
     "timeouts": ("timeout", "timeouts", "truncated"),
     "episode": ("episode", "episode_id"),
+}
+_ALIASES = {
+    **dict.fromkeys(("obs", "observation", "state", "states"), "observations"),
+    **dict.fromkeys(("act", "action"), "actions"),
+    **dict.fromkeys(("next_obs", "next_observation", "next_states"), "next_observations"),
+    **{role.removesuffix("s"): role for role in ("rewards", "terminals", "timeouts")},
+    **dict.fromkeys(("episodes", "episode_id"), "episode"),
+}
+"""What users write for a role -> the role."""
+
+REQUIRED_ROLES = ("observations", "actions", "rewards", "terminals")
+# Words in the names of columns by which a proposal is made; nothing is ever read by them.
+_TELLING = {
+    "rewards": r"reward|profit|cost|loss|yield|score|utility|eur|usd",
+    "terminals": r"terminal|done|trip|fail|death|died|crash|abort",
+    "episode": r"episode|batch|trial|traj|patient|run_?(id|no|nr)|session|lot",
+    "time": r"^(t|i|id|index|row|minute|second|hour|day|date|time|step)s?$|timestamp|_time$",
+    "actions": r"action|valve|set_?point|control|dose|command|cmd|actuator|throttle|torque|voltage",
 }
 
 
@@ -76,7 +95,7 @@ def find_columns(
     """
     if twice := _repeated(names):
         raise PbrlError(f"{where} has more than one column named '{twice[0]}'; rename one.")
-    mapping = dict(mapping or {})
+    mapping = _by_role(where, mapping or {})
     for role in mapping:
         if role not in ROLES:
             raise unknown_name("column role", role, ROLES)
@@ -88,9 +107,9 @@ def find_columns(
             found[role] = _numbered(where, names, _PREFIXES[role])
         else:
             found[role] = [name for name in names if name.lower() in _NAMES[role]][:1]
-    for role in ("observations", "actions", "rewards", "terminals"):
-        if not found[role]:
-            raise PbrlError(_missing(where, names, role))
+    missing = [role for role in REQUIRED_ROLES if not found[role]]
+    if missing:
+        raise PbrlError(_proposal(where, names, found, missing))
     for role in _NAMES:
         if len(found[role]) > 1:
             raise PbrlError(f"{where}: give one column for '{role}', not {len(found[role])}.")
@@ -126,7 +145,7 @@ def _mapped(where: str, names: Sequence[str], role: str, wanted: str | Sequence[
     columns: list[str] = []
     for name in (entry.strip() for entry in listed):
         if name.endswith("*"):
-            columns += _numbered(where, names, (name[:-1],)) or [name]
+            columns += _numbered(where, names, (name[:-1],)) or _starting(where, names, name)
         else:
             columns.append(name)
     known = set(names)
@@ -134,6 +153,31 @@ def _mapped(where: str, names: Sequence[str], role: str, wanted: str | Sequence[
         if name not in known:
             raise unknown_name(f"column for {role} in {where}:", name, names)
     return columns
+
+
+def _by_role(
+    where: str, mapping: Mapping[str, str | Sequence[str]]
+) -> dict[str, str | Sequence[str]]:
+    """The user's map with every role by its full name."""
+    full: dict[str, str | Sequence[str]] = {}
+    for given, columns in mapping.items():
+        role = _ALIASES.get(given.lower(), given)
+        if role in full:
+            raise PbrlError(f"{where}: the columns for {role} are given twice; give them once.")
+        full[role] = columns
+    return full
+
+
+def _starting(where: str, names: Sequence[str], pattern: str) -> list[str]:
+    """Columns whose names start as ``prefix*`` says, in the order of the table."""
+    prefix = pattern[:-1]
+    found = [name for name in names if name.startswith(prefix)]
+    if not found:
+        raise PbrlError(
+            f"{where} has no column whose name starts with '{prefix}'; its columns are "
+            f"{', '.join(names)}."
+        )
+    return found
 
 
 def _numbered(where: str, names: Sequence[str], prefixes: tuple[str, ...]) -> list[str]:
@@ -153,16 +197,36 @@ def _numbered(where: str, names: Sequence[str], prefixes: tuple[str, ...]) -> li
     return []
 
 
-def _missing(where: str, names: Sequence[str], role: str) -> str:
-    usual = _PREFIXES[role][0] + "0, …" if role in _PREFIXES else _NAMES[role][0]
+def _proposal(
+    where: str, names: Sequence[str], found: dict[str, list[str]], missing: list[str]
+) -> str:
+    """What is missing, what there is, and a command that names everything, to be corrected."""
+    taken = {name for columns in found.values() for name in columns}
+    free = [name for name in names if name not in taken]
+    guessed = {role: list(columns) for role, columns in found.items() if columns}
+    for role, words in _TELLING.items():
+        telling = [name for name in free if re.search(words, name, re.IGNORECASE)]
+        if role == "time":
+            free = [name for name in free if name not in telling]
+        elif role in missing or (role == "episode" and not found["episode"]):
+            guessed[role] = telling if role == "actions" else telling[:1]
+            free = [name for name in free if name not in guessed[role]]
+    if "observations" in missing:
+        guessed["observations"] = free
+    said = [
+        f"{role}={','.join(guessed.get(role) or ['NAME'])}"
+        for role in ROLES
+        if role in missing or guessed.get(role)
+    ]
     hint = ""
-    if role == "terminals":
+    if "terminals" in missing:
         hint = (
-            " It says where an episode ended for good (1) rather than being cut (0); "
-            "a column of zeros means that none did."
+            " Terminals say where an episode ended for good (1) rather than being cut (0); a "
+            "column of zeros means that none did."
         )
-    have = ", ".join(list(names)[:8]) + (", …" if len(names) > 8 else "")
     return (
-        f"{where} has no column for {role} (usually '{usual}'); its columns are {have}. Name it "
-        f"with --columns {role}=NAME.{hint}"
+        f"{where} does not say which columns are {', '.join(missing)}. Its columns: "
+        f"{', '.join(names)}. Say so with --columns; by their names it could be (correct what is "
+        f"wrong):\npbrl data inspect {where} --columns {' '.join(map(shlex.quote, said))}\n"
+        f"(train takes the same words).{hint}"
     )
