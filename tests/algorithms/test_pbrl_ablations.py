@@ -10,6 +10,7 @@ from plain_pbrl import PlainPBRL, follow, small_in_double
 from torch import Tensor, nn
 
 from pbrl.algorithms.pbrl import PBRL
+from pbrl.algorithms.pbrl_ablations import PBRLAblations
 
 
 class PlainAblations(PlainPBRL):
@@ -70,7 +71,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ABLATIONS)
 @pytest.mark.parametrize("chunk", [5, 10_000])
 def test_update_is_the_papers_but_for_the_ablation(name: str, chunk: int) -> None:
-    fast = small_in_double(PBRL, **ABLATIONS[name])
+    fast = small_in_double(PBRLAblations, **ABLATIONS[name])
     fast.critics.main.chunk_rows = chunk
     follow(fast, PlainAblations(fast))
 
@@ -135,6 +136,6 @@ class PlainSpectral(PlainPBRL):
 def test_spectral_norm_divides_by_the_largest_singular_value(
     settings: dict[str, Any], chunk: int
 ) -> None:
-    fast = small_in_double(PBRL, **settings)
+    fast = small_in_double(PBRLAblations, **settings)
     fast.critics.main.chunk_rows = chunk
     follow(fast, PlainSpectral(fast))

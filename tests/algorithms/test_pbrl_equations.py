@@ -7,12 +7,14 @@ in ``test_pbrl_anchored.py``.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from plain_pbrl import A, PlainPBRL, S, batches, follow, small_in_double
+from plain_pbrl import A, PlainPBRL, S, batches, follow, put, small_in_double, stacked
 from torch import Tensor
 
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
@@ -45,47 +47,60 @@ def test_update_is_the_papers(name: str, chunk: int) -> None:
 class PlainAuthors(PlainPBRL):
     """What the authors' code does beside the paper."""
 
+    def __init__(self, fast: PBRL) -> None:
+        super().__init__(fast)
+        if self.priors is not None:  # the targets have others
+            assert fast.targets.prior is not None
+            self.target_priors = copy.deepcopy(self.priors)
+            put(self.target_priors, stacked(fast.targets.prior))
+
+    def q(self, critics: single_file.Critics, s: Tensor, a: Tensor) -> Tensor:
+        q: Tensor = critics(s, a)
+        if self.priors is not None:
+            priors = self.target_priors if critics is self.targets else self.priors
+            q = q + self.c.prior_scale * priors(s, a).detach()
+        return q
+
     def u(self, q: Tensor) -> Tensor:
         deviations = (q - q.mean(0)).square().sum(0)
-        return (deviations / (len(q) - self.options.std_correction)).sqrt()
+        return (deviations / (len(q) - 1)).sqrt()
 
     @torch.no_grad()
     def ood_rows(self, s: Tensor, s2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # As many actions at s', with a weight of their own.
         groups = [super().ood_rows(s, s2)]
-        if self.options.ood_next_states:  # as many actions at s', with a weight of their own
-            s_ood, a_ood, beta = super().ood_rows(s2, s2)
-            groups.append((s_ood, a_ood, torch.full_like(beta, self.options.ood_next_weight)))
+        s_ood, a_ood, beta = super().ood_rows(s2, s2)
+        groups.append((s_ood, a_ood, torch.full_like(beta, self.options.ood_next_weight)))
         rows, actions, weights = zip(*groups, strict=True)
         return torch.cat(rows), torch.cat(actions), torch.cat(weights)
 
     def beta_ood(self) -> float:
         linear = round(0.05 * self.total_steps)
-        if self.options.beta_ood_schedule == "adaptive" and self.step >= linear:
+        if self.options.beta_ood_schedule == "auto" and self.step >= linear:
             return 1.0  # no record is far enough back in these few steps to change it
         return super().beta_ood()
 
+    def update(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+        metrics = super().update(batch)
+        if self.options.prior_moves and self.priors is not None:
+            moves = zip(self.target_priors.parameters(), self.priors.parameters(), strict=True)
+            for old, new in moves:
+                old.data = (1 - self.c.tau) * old + self.c.tau * new
+        return metrics
+
 
 AUTHORS: dict[str, dict[str, Any]] = {
-    "second group": {"ood_next_states": True},
-    "deviation": {"std_correction": 1},
-    "adaptive weight": {"beta_ood_schedule": "adaptive"},
-    "targets": {"target_init": "separate"},
-    "targets with priors": {"target_init": "separate", "prior_scale": 1.0},
-    "priors' initialiser": {"prior_scale": 2.0, "prior_init": "critic"},
-    "everything": {
-        "ood_next_states": True,
-        "std_correction": 1,
-        "beta_ood_schedule": "adaptive",
-        "prior_scale": 1.0,
-        "prior_init": "critic",
-        "target_init": "separate",
-    },
+    "authors' code": {},
+    "second group": {"ood_next_weight": 0.7},
+    "constant weight": {"beta_ood_schedule": "constant", "beta_ood": 0.1},
+    "priors": {"prior_scale": 300.0},  # they start next to nothing: seen only when enlarged
+    "priors that move": {"prior_scale": 300.0, "prior_moves": True},
 }
 
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_update_is_the_authors(name: str) -> None:
-    fast = small_in_double(PBRL, **AUTHORS[name])
+    fast = small_in_double(PBRL, authors_code=True, **AUTHORS[name])
     fast.critics.main.chunk_rows = 5
     follow(fast, PlainAuthors(fast))
 
@@ -150,6 +165,25 @@ def test_uncertainty_by_hand() -> None:
     q = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
     assert algorithm.std(q).tolist() == [1.0, 0.0]  # 1/K: deviations of +-1 from the mean 2
     authors = PBRL(
-        PBRLConfig(ensemble_size=2, hidden=(4,), policy_hidden=(4,), std_correction=1), 1, 1
+        PBRLConfig(ensemble_size=2, hidden=(4,), policy_hidden=(4,), authors_code=True), 1, 1
     )
     assert authors.std(q)[0] == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("authors", [False, True])
+def test_the_authors_policy_does_not_follow_the_slope_of_the_prior(authors: bool) -> None:
+    """Theirs detaches the prior from the action; Eq. 7 to the letter does not."""
+    config = PBRLConfig(
+        ensemble_size=3, hidden=(8,), policy_hidden=(8,), prior_scale=5.0, authors_code=authors
+    )
+    agent = PBRL(config, S, A)
+    assert agent.critics.prior is not None
+    with torch.no_grad():
+        agent.critics.main.head_weight.zero_()  # the prior alone has a slope
+        agent.critics.prior.head_weight.fill_(0.5)
+    s, a = torch.randn(7, S), torch.randn(7, A).tanh().requires_grad_()
+    for value in (agent.critics.extreme(s, a), agent.critics(s, a, frozen=True).amin(0)):
+        (slope,) = torch.autograd.grad(value.sum() + 0 * a.sum(), a)
+        assert bool((slope == 0).all()) == authors
+    values = agent.critics.values(s, a.detach()).amin(0)
+    torch.testing.assert_close(agent.critics.extreme(s, a).detach(), values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,29 +40,55 @@ def test_constant_is_constant() -> None:
     assert {schedule(step) for step in range(200)} == {0.01}
 
 
-def test_adaptive_falls_only_while_q_falls() -> None:
-    schedule = Adaptive(5.0, 1.0, 0.2, linear_steps=50, interval=1)
-    for step in range(50):
-        schedule.record(step, torch.tensor(float(step)))  # rising
-    for step in range(50, 60):
-        schedule.record(step, torch.tensor(100.0 + step))
-    assert schedule(60) == 1.0, "Q of the policy rises: no change"
-    for step in range(60, 90):
-        schedule.record(step, torch.tensor(100.0 - step))
-    # Falling: mean of the last 5 of 20 records against the 15 before, by hand from step 62 on.
-    records = [float(s) for s in range(50)] + [100.0 + s for s in range(50, 60)]
-    value = 1.0
-    for step in range(60, 90):
-        records.append(100.0 - step)
-        window = records[-20:]
-        before, last = window[:-5], window[-5:]
-        if sum(last) / 5 < sum(before) / len(before):
-            value = max(0.2, value / 1.01)
-    assert 0.7 < value < 1
-    assert schedule(90) == pytest.approx(value)
-    for step in range(90, 500):
+def authors_rule(qs: list[float], linear: int, interval: int) -> list[float]:
+    """The weight in effect at each step, as the authors' trainer has it, counting steps from one.
+
+    The first step of an epoch looks at the 5 last and the (up to 15) earlier records, and only then
+    records its own Q; a mean of no records is NaN, which is below nothing.
+    """
+    weight, records, used = 1.0, list[float](), list[float]()
+    for step, q in enumerate(qs, start=1):
+        used.append(weight)
+        if step % interval == 1 % interval:
+            last, before = np.array(records[-5:]), np.array(records[-20:-5])
+            with np.errstate(invalid="ignore"):
+                falling = len(before) > 0 and last.mean() < before.mean()
+            if step > linear and weight > 0.2 and falling:
+                weight = weight / 1.01
+            records.append(q)
+    return used
+
+
+@pytest.mark.parametrize("interval", [1, 7])
+def test_adaptive_is_the_authors_rule(interval: int) -> None:
+    rng, linear = np.random.default_rng(0), 30
+    falls = np.repeat([-0.2, 0.3, -0.5], 500).cumsum() + rng.normal(size=1500)
+    schedule = Adaptive(5.0, 1.0, 0.2, linear_steps=linear, interval=interval)
+    found = []
+    for step, q in enumerate(falls):
+        found.append(schedule(step))
+        schedule.record(step, torch.tensor(q))
+    expected = authors_rule(list(falls), linear, interval)
+    assert found[linear:] == pytest.approx(expected[linear:])
+    assert min(found) < (0.9 if interval > 1 else 0.2), "it fell"
+
+
+def test_adaptive_may_end_a_little_below_its_end() -> None:
+    """Theirs asks before it divides, and does not clamp after it."""
+    schedule = Adaptive(5.0, 1.0, 0.2, linear_steps=0, interval=1)
+    for step in range(500):
         schedule.record(step, torch.tensor(-float(step)))
-    assert schedule(500) == pytest.approx(0.2)
+    assert 0.2 / 1.01 < schedule(500) < 0.2
+
+
+def test_adaptive_looks_at_the_first_step_of_an_interval() -> None:
+    schedule = Adaptive(5.0, 1.0, 0.2, linear_steps=0, interval=1000)
+    schedule.record(0, torch.tensor(1.0))
+    for step in range(1, 1000):
+        schedule.record(step, torch.tensor(2.0))
+    assert schedule.records == [1.0]
+    schedule.record(1000, torch.tensor(3.0))
+    assert schedule.records == [1.0, 3.0]
 
 
 def test_adaptive_state_survives() -> None:
@@ -71,9 +98,16 @@ def test_adaptive_state_survives() -> None:
     other = Adaptive(5.0, 1.0, 0.2, linear_steps=0, interval=2)
     other.load(one.state())
     for schedule in (one, other):
-        schedule.record(81, torch.tensor(-81.0))
+        schedule.record(80, torch.tensor(-81.0))
     assert other(82) == one(82) < 1
     assert len(one.records) == 20
+
+
+def test_auto_is_the_papers_or_the_authors() -> None:
+    assert isinstance(make(100).schedule, LinearThenExponential)
+    assert isinstance(make(100, authors_code=True).schedule, Adaptive)
+    chosen = make(100, authors_code=True, beta_ood_schedule="decay").schedule
+    assert isinstance(chosen, LinearThenExponential)
 
 
 def test_linear_part_may_be_empty_or_everything() -> None:

@@ -32,7 +32,7 @@ def test_necessary_work_of_the_papers_step() -> None:
     for config, rows in (
         (PBRLConfig(n_ood=2), 768),
         (PBRLConfig(n_ood=10), 2816),
-        (PBRLConfig(n_ood=10, ood_next_states=True), 5376),
+        (PBRLConfig(n_ood=10, authors_code=True), 5376),
         (PBRLConfig(n_ood=0), 256),
     ):
         by_hand = 10 * rows * (2 * forward + hidden_back) + 2 * 10 * 256 * forward

@@ -46,10 +46,10 @@ def make_agent(name: str, steps: int = 3, **overrides: Any) -> Agent:
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ALGORITHMS),
-    ("pbrl", {"std_correction": 1}),
-    ("pbrl", {"spectral_norm": 2}),
-    ("pbrl", {"layer_norm": True}),
-    ("pbrl", {"policy_average": 0.5}),
+    ("pbrl", {"authors_code": True}),
+    ("pbrl-prior", {"authors_code": True}),
+    ("pbrl-ablations", {"spectral_norm": 2}),
+    ("pbrl-anchored", {"policy_average": 0.0}),
     ("pbrl", {"ensemble_size": 2}),
     ("pbrl-prior", {"prior_scale": 3.0}),
 ]

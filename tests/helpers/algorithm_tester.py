@@ -228,7 +228,7 @@ class AlgorithmTester:
     def test_registered_with_valid_presets(self) -> None:
         cls = self.case.algorithm
         assert ALGORITHMS[cls.name] is cls
-        assert {"paper", "fast", "demo"} <= cls.presets.keys()
+        assert {cls.first_preset(), "fast", "demo"} <= cls.presets.keys()
         for preset in cls.presets:
             config = dataclasses.asdict(make_config(cls.name, preset, "unnamed"))
             assert (config | config["settings"]).items() >= cls.presets[preset].items()

@@ -61,7 +61,6 @@ def small_in_double(algorithm: type[PBRL], **settings: Any) -> PBRL:
         fast.targets.main.head_weight.mul_(100)
     for network in fast.networks().values():
         network.double()
-    fast.log_alpha.data = fast.log_alpha.data.double()
     fast._build_optimizers()
     return fast
 
@@ -70,7 +69,8 @@ class PlainPBRL(single_file.PBRL):
     """The single file's PBRL with the settings, weights and random state of a fast one."""
 
     def __init__(self, fast: PBRL) -> None:
-        c = self.options = fast.config
+        c: Any = fast.config
+        self.options = c
         beta = c.beta_ood_start, c.beta_ood_middle, c.beta_ood_end
         if c.beta_ood_schedule == "constant":
             beta = (c.beta_ood,) * 3
@@ -83,7 +83,7 @@ class PlainPBRL(single_file.PBRL):
         super().__init__(settings, S, A, fast.total_steps, floor)
         self.generator = torch.Generator()
         self.generator.set_state(fast.generator.get_state())
-        self.log_alpha.data = fast.log_alpha.detach().clone()
+        self.log_alpha.data = fast.alpha.log_alpha.detach().clone()
         mine: Sequence[nn.Module] = (self.critics, self.targets, self.policy)
         for network, weights in zip(mine, fast_weights(fast), strict=True):
             put(network, weights)
@@ -131,7 +131,7 @@ def follow(fast: PBRL, plain: PlainPBRL) -> None:
         fast.update(batch)
         plain.update(batch)
     assert not torch.equal(before, layers(fast.actor)[0])
-    torch.testing.assert_close(fast.log_alpha.detach(), plain.log_alpha.detach())
+    torch.testing.assert_close(fast.alpha.log_alpha.detach(), plain.log_alpha.detach())
     networks = (plain.critics, plain.targets, plain.policy)
     for network, weights in zip(networks, fast_weights(fast), strict=True):
         assert_equal(weights, list(network.parameters()))

@@ -59,6 +59,7 @@ def test_starts_from_the_run_and_relaxes_its_pessimism(offline: pbrl.Run, tmp_pa
 def test_goes_on_from_the_averaged_policy_and_the_last_cloning_weight(tmp_path: Path) -> None:
     settings = {**SMALL, "steps": 30, "eval": False, "quiet": True, "env_id": ENV}
     settings |= {"policy_average": 0.9, "cloning": 0.4, "cloning_end": 0.2, "actor_lr": 1e-3}
+    settings |= {"algorithm": "pbrl-anchored"}
     log = write_log(tmp_path / "pendulum.npz")
     parent = pbrl.train(log, run_dir=tmp_path / "run", **settings)
     run = finetune(parent.path, steps=1, run_dir=tmp_path / "tuned", relax=0.1, **TUNE)

@@ -256,11 +256,11 @@ def test_checkpoints_hold_no_clock_and_only_the_last_two_and_milestones_stay(
 
 def test_runs_older_than_a_setting_of_their_preset_are_read_without_it() -> None:
     stored = to_json(make_config("pbrl", "fast", "x", n_ood=3))
-    assert stored["settings"].pop("policy_average") > 0  # as if it had come with a later version
+    assert stored["settings"].pop("tau") == 0.01  # as if it had come with a later version
     old = from_json(json.loads(json.dumps(stored)), complete=True)
     again = to_json(old)
-    assert (again["settings"]["policy_average"], again["settings"]["n_ood"]) == (0.0, 3)
+    assert (again["settings"]["tau"], again["settings"]["n_ood"]) == (0.005, 3)
     assert old.steps == 60_000
     # A user's few settings, on the other hand, are completed by the preset.
     partial = to_json(from_json({"preset": "fast", "n_ood": 3}))
-    assert partial["settings"]["policy_average"] > 0
+    assert partial["settings"]["tau"] == 0.01

@@ -8,6 +8,8 @@ from pbrl.algorithms.edac import EDAC
 from pbrl.algorithms.iql import IQL
 from pbrl.algorithms.mopo import MOPO
 from pbrl.algorithms.pbrl import PBRL, PBRLPrior
+from pbrl.algorithms.pbrl_ablations import PBRLAblations
+from pbrl.algorithms.pbrl_anchored import PBRLAnchored
 from pbrl.algorithms.rebrac import ReBRAC
 from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
@@ -17,6 +19,8 @@ from pbrl.errors import unknown_name
 _CLASSES: tuple[type[Algorithm], ...] = (
     PBRL,
     PBRLPrior,
+    PBRLAnchored,
+    PBRLAblations,
     BC,
     TD3BC,
     ReBRAC,

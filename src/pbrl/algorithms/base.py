@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 from pbrl.nn.critics import Critics
 
-__all__ = ["Algorithm", "AlgorithmConfig", "Parts", "adam", "require"]
+__all__ = ["Algorithm", "AlgorithmConfig", "Parts", "adam", "descend", "require"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,17 @@ class Parts:
     critics: Critics | None
     candidate_noise: Tensor | None = None
     dropout_passes: int = 0
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of an algorithm with a state besides weights: a schedule, a trainer of models."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it takes to go on, as tensors."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of ``state``, which may hold other parts' tensors as well."""
 
 
 class Algorithm:
@@ -171,6 +182,11 @@ class Algorithm:
         return action
 
     @classmethod
+    def first_preset(cls) -> str:
+        """The preset of those who name none: the paper's, where there is a paper."""
+        return "paper" if "paper" in cls.presets else next(iter(cls.presets))
+
+    @classmethod
     def dataset_overrides(cls, dataset_name: str, preset: str = "paper") -> dict[str, Any]:
         """Settings the original authors chose for this dataset, on top of the preset's."""
         name = dataset_name.replace("_", "-")  # D4RL's files have underscores, its names dashes
@@ -209,11 +225,18 @@ class Algorithm:
         self.generator.set_state(random_numbers)
 
     def extra_state(self) -> dict[str, Tensor]:
-        """State besides networks, optimisers and random generators."""
-        return {}
+        """State besides networks, optimisers and random generators.
+
+        It is that of the attributes which have one: ``state()`` and its inverse ``load()``.
+        """
+        parts = (value.state() for value in vars(self).values() if isinstance(value, Stateful))
+        return {key: tensor for part in parts for key, tensor in part.items()}
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of ``extra_state``."""
+        for value in vars(self).values():
+            if isinstance(value, Stateful):
+                value.load(state)
 
     # ------------------------------------------------------------ the same for all
 
@@ -271,3 +294,11 @@ def _fixed(like: Tensor) -> torch.Generator:
 def adam(parameters: Any, lr: float, **options: Any) -> torch.optim.Adam:
     """Adam in its fused form: one pass over the stacked parameters."""
     return torch.optim.Adam(parameters, lr=lr, fused=True, **options)
+
+
+def descend(optimizer: Optimizer, loss: Tensor) -> Tensor:
+    """One step down ``loss``; returns it without its graph."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()

@@ -300,7 +300,7 @@ class MOPO(Algorithm):
     def extra_state(self) -> dict[str, Tensor]:
         """Progress of the model, the policy's updates and the imagined transitions."""
         return {
-            **self.trainer.state(),
+            **super().extra_state(),
             "rollouts": self.buffer.held(),
             "rollouts_next": torch.tensor(self.buffer.total % self.buffer.capacity),
             "policy_updates": torch.tensor(self.policy_updates),
@@ -308,7 +308,7 @@ class MOPO(Algorithm):
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of ``extra_state``."""
-        self.trainer.load(state)
+        super().load_extra_state(state)
         rows, place = state["rollouts"], int(state["rollouts_next"])
         # A full ring says where its next row goes, not how often it went round.
         full = len(rows) == self.buffer.capacity

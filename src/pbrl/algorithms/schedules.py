@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,9 +67,10 @@ class LinearThenExponential:
 class Adaptive:
     """The authors' code: after the linear part, beta_ood falls only while Q of the policy falls.
 
-    Once every ``interval`` steps Q of the policy's actions is recorded. After the linear part, if
-    the mean of the last 5 records is below the mean of the (up to 15) records before them, the
-    weight is divided by 1.01, until it reaches ``end``.
+    At the first step of every ``interval`` the records of Q of the policy's actions are looked at,
+    then this step's is added. After the linear part, if the mean of the last 5 records is below the
+    mean of the (up to 15) records before them and the weight above ``end``, it is divided by 1.01;
+    the last division may take it a little below ``end``.
     """
 
     decay = 1.01
@@ -90,14 +92,14 @@ class Adaptive:
         return self.value
 
     def record(self, step: int, q_policy: Tensor) -> None:
-        """Note Q of the policy's actions after ``step`` and adapt the weight."""
-        if (step + 1) % self.interval:
+        """Adapt the weight of the steps after ``step``, and note Q of the policy's actions."""
+        if step % self.interval:
             return
-        self.records = [*self.records, float(q_policy)][-self.window :]
         before, last = self.records[: -self.recent], self.records[-self.recent :]
         falling = bool(before) and sum(last) / len(last) < sum(before) / len(before)
-        if step + 1 > self.linear_steps and self.value > self.end and falling:
-            self.value = max(self.end, self.value / self.decay)
+        if step >= self.linear_steps and self.value > self.end and falling:
+            self.value /= self.decay
+        self.records = [*self.records, float(q_policy)][-self.window :]
 
     def state(self) -> dict[str, Tensor]:
         """Current weight and records."""
@@ -113,3 +115,28 @@ class Adaptive:
 
 
 Schedule = Constant | LinearThenExponential | Adaptive
+
+
+def beta_ood_schedule(config: Any, total_steps: int) -> Schedule:
+    """The schedule that PBRL's settings name."""
+    kind = config.beta_ood_schedule
+    if kind == "auto":
+        kind = "adaptive" if config.authors_code else "decay"
+    if kind == "constant":
+        return Constant(config.beta_ood)
+    linear = round(config.beta_ood_linear * total_steps)
+    falling = config.beta_ood_start, config.beta_ood_middle, config.beta_ood_end, linear
+    if kind == "adaptive":
+        return Adaptive(*falling, interval=max(1, total_steps // 1000))
+    return LinearThenExponential(*falling, total_steps)
+
+
+def fading(last: float, end: float) -> dict[str, Any]:
+    """PBRL's settings for a weight that falls from ``last`` to ``end``, exponentially."""
+    return {
+        "beta_ood_schedule": "decay",
+        "beta_ood_start": last,
+        "beta_ood_middle": last,
+        "beta_ood_end": end,
+        "beta_ood_linear": 0.0,
+    }

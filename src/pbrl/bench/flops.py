@@ -29,18 +29,15 @@ def pbrl_gflop(config: PBRLConfig, observation_dim: int, action_dim: int) -> flo
     k, rows = config.ensemble_size, config.batch_size
     critic = [observation_dim + action_dim, *config.hidden, 1]
     policy = [observation_dim, *config.policy_hidden, 2 * action_dim]
-    groups = 2 if config.ood_next_states else 1
+    groups = 2 if config.authors_code else 1
     ood_rows = rows * config.n_ood * groups if config.n_ood else 0
     trained = rows + ood_rows
     total = rows * (2 * forward_flop(policy) + backward_flop(policy))  # s and s'; back on s
     total += k * rows * forward_flop(critic)  # targets at s'
     total += k * trained * (forward_flop(critic) + backward_flop(critic))  # Eq. 6
     total += k * rows * forward_flop(critic)  # actor: all members forward
-    members_back = k if config.actor_objective == "mean" else 1
-    total += members_back * rows * backward_flop(critic, weights=False, inputs=True)
-    if config.in_penalty != "next_q":
-        total += k * rows * forward_flop(critic)
+    total += rows * backward_flop(critic, weights=False, inputs=True)  # and the lowest back
     if config.prior_scale is not None:  # priors: forward on every row, back for the actor
         total += k * (2 * rows + trained) * forward_flop(critic)
-        total += members_back * rows * backward_flop(critic, weights=False, inputs=True)
+        total += rows * backward_flop(critic, weights=False, inputs=True)
     return total / 1e9

@@ -42,8 +42,8 @@ def pbrl_variants() -> list[Variant]:
     return [
         _pbrl("pbrl N_ood=10", n_ood=10),
         _pbrl("pbrl N_ood=2", n_ood=2),
-        _pbrl("pbrl N_ood=10 and s'", n_ood=10, ood_next_states=True),
-        _pbrl("pbrl N_ood=2 and s'", n_ood=2, ood_next_states=True),
+        _pbrl("pbrl N_ood=10 and s'", n_ood=10, authors_code=True),
+        _pbrl("pbrl N_ood=2 and s'", n_ood=2, authors_code=True),
         _pbrl("pbrl-prior N_ood=10", n_ood=10, prior=True),
         _pbrl("plain N_ood=10", yardstick=True, n_ood=10),
         _pbrl("plain N_ood=2", yardstick=True, n_ood=2),

@@ -13,7 +13,13 @@ from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
-from pbrl.training.config import TrainConfig, from_json, make_config, read_config
+from pbrl.training.config import (
+    TrainConfig,
+    from_json,
+    make_config,
+    read_config,
+    usual_algorithm,
+)
 from pbrl.training.run import CONFIG, SEEDS_CONFIG
 
 
@@ -111,8 +117,9 @@ def _defaults(argv: list[str]) -> TrainConfig:
         whole = "config" in values  # a run's config.json keeps its settings inside
         values = values["config"] if whole else values
         return from_json({**values, **named}, words["config"], complete=whole)
-    preset = words.get("preset", "paper" if "dataset" in words else "demo")
-    return make_config(words.get("algorithm", "pbrl"), preset, words.get("dataset", "demo"))
+    algorithm = words.get("algorithm") or usual_algorithm("dataset" in words or "preset" in words)
+    preset = words.get("preset", None if "dataset" in words else "demo")
+    return make_config(algorithm, preset, words.get("dataset", "demo"))
 
 
 def _stored(run_dir: str | Path | None, *, several: bool) -> TrainConfig | None:

@@ -147,7 +147,8 @@ def _config(experiment: Experiment, budget: Budget, variant: Variant, dataset: s
     run_fields = {f.name for f in fields(TrainConfig)}
     own_fields = {f.name for f in fields(cls.Config)}
     settings = {k: v for k, v in budget.settings if k in run_fields | own_fields}
-    if budget.name == "paper" and variant.algorithm == "pbrl" and dataset in WALKER:
+    ours = variant.algorithm in ("pbrl", "pbrl-ablations")
+    if budget.name == "paper" and ours and dataset in WALKER:
         # Fig. 3 and appendix D look back at these; the same everywhere, so that runs are shared.
         settings["keep_every"] = 50_000
     return make_config(variant.algorithm, preset, dataset, **{**settings, **variant.settings})

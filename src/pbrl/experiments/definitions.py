@@ -72,6 +72,9 @@ class Experiment:
     table: str | None = None
 
 
+ABLATIONS = "pbrl-ablations"
+
+
 def _values(name: str, values: tuple[Any, ...], label: str) -> tuple[Variant, ...]:
     return tuple(Variant(f"{label}{value}", settings={name: value}) for value in values)
 
@@ -89,17 +92,19 @@ _NO_OOD = {"n_ood": 0}
 REGULARISERS = (
     Variant("OOD sampling"),
     Variant("none", settings=_NO_OOD),
-    Variant("L2 1e-2", settings={**_NO_OOD, "l2": 1e-2}),
-    Variant("L2 1e-4", settings={**_NO_OOD, "l2": 1e-4}),
-    Variant("SN[-1]", settings={**_NO_OOD, "spectral_norm": 1}),
-    Variant("SN[-1,-2]", settings={**_NO_OOD, "spectral_norm": 2}),
+    Variant("L2 1e-2", ABLATIONS, settings={**_NO_OOD, "l2": 1e-2}),
+    Variant("L2 1e-4", ABLATIONS, settings={**_NO_OOD, "l2": 1e-4}),
+    Variant("SN[-1]", ABLATIONS, settings={**_NO_OOD, "spectral_norm": 1}),
+    Variant("SN[-1,-2]", ABLATIONS, settings={**_NO_OOD, "spectral_norm": 2}),
     # Taken literally (all layers), pessimistic initialisation leaves Q a constant: see the docs.
     Variant(
         "PI-small",
+        ABLATIONS,
         settings={**_NO_OOD, "pessimistic_init": "small", "pessimistic_init_layers": "last"},
     ),
     Variant(
         "PI-large",
+        ABLATIONS,
         settings={**_NO_OOD, "pessimistic_init": "large", "pessimistic_init_layers": "last"},
     ),
 )
@@ -159,9 +164,9 @@ EXPERIMENTS: dict[str, Experiment] = {
             "penalising the next Q performs best",
             "ablation",
             (
-                Variant("next Q", settings={"in_penalty": "next_q"}),
-                Variant("reward", settings={"in_penalty": "reward"}),
-                Variant("both", settings={"in_penalty": "both"}),
+                Variant("next Q"),
+                Variant("reward", ABLATIONS, {"in_penalty": "reward"}),
+                Variant("both", ABLATIONS, {"in_penalty": "both"}),
             ),
         ),
         Experiment(
@@ -180,7 +185,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "data actions too low",
             "ablation",
             (
-                Variant("decay", settings={"beta_ood_schedule": "decay"}),
+                Variant("decay"),
                 *(
                     Variant(
                         f"constant {value}",
@@ -197,7 +202,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Appendix C, sixth figure",
             "min performs best, mean is reasonable but can be unsteady, max is worst",
             "ablation",
-            _values("actor_objective", ("min", "mean", "max"), ""),
+            (
+                Variant("min"),
+                Variant("mean", ABLATIONS, {"actor_objective": "mean"}),
+                Variant("max", ABLATIONS, {"actor_objective": "max"}),
+            ),
             quantities={Q_POLICY: "Q of the policy's actions"},
         ),
         Experiment(
@@ -216,8 +225,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "a target of zero pulls Q of all actions towards zero and performs poorly",
             "ablation",
             (
-                Variant("Q - beta U (PBRL)", settings={"ood_target": "pessimistic"}),
-                Variant("zero", settings={"ood_target": "zero"}),
+                Variant("Q - beta U (PBRL)"),
+                Variant("zero", ABLATIONS, {"ood_target": "zero"}),
             ),
             quantities={Q_DATA: "Q of data actions", Q_POLICY: "Q of the policy's actions"},
         ),

@@ -15,7 +15,7 @@ class Critics(nn.Module):
     """K Q functions Q^k(s, a) = Q_theta^k(s, a) + scale * p_k(s, a), Eq. 8 of the paper.
 
     Without a prior, p_k is absent and costs nothing. The priors are fixed random networks of the
-    same shape; a target copy shares them (the authors' code gives the target others, for ever).
+    same shape; a target copy shares them.
 
     Args:
         members: K.
@@ -24,6 +24,7 @@ class Critics(nn.Module):
         hidden: units of the hidden layers.
         prior_scale: weight of the priors; None for none.
         prior_head_bound: initial range of the priors' last layer; None: like a hidden layer.
+        prior_has_slope: whether gradients of Q in the action run through the priors as well.
         generator: source of the initial weights.
         options: further options of ``EnsembleMLP``.
     """
@@ -37,6 +38,7 @@ class Critics(nn.Module):
         *,
         prior_scale: float | None = None,
         prior_head_bound: float | None = None,
+        prior_has_slope: bool = True,
         head_bound: float | None = CRITIC_HEAD_BOUND,
         generator: torch.Generator,
         **options: Any,
@@ -47,7 +49,7 @@ class Critics(nn.Module):
         self.main = EnsembleMLP(
             members, in_dim, hidden, head_bound=head_bound, generator=generator, **options
         )
-        self.prior_scale = prior_scale
+        self.prior_scale, self.prior_has_slope = prior_scale, prior_has_slope
         self.prior: EnsembleMLP | None = None
         if prior_scale is not None:
             self.prior = EnsembleMLP(
@@ -63,7 +65,8 @@ class Critics(nn.Module):
         values: Tensor = self.main(x, frozen=frozen)
         if self.prior is not None:
             assert self.prior_scale is not None
-            values = values + self.prior_scale * self.prior(x)
+            seen = x if self.prior_has_slope else x.detach()
+            values = values + self.prior_scale * self.prior(seen)
         return values
 
     def values(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -91,6 +94,8 @@ class Critics(nn.Module):
         prior_values, follow_prior = self.prior.pickable(x)
         values = values + self.prior_scale * prior_values
         chosen = values.argmax(0) if largest else values.argmin(0)  # [B]
+        if not self.prior_has_slope:
+            return follow(chosen) + self.prior_scale * prior_values.gather(0, chosen[None])[0]
         return follow(chosen) + self.prior_scale * follow_prior(chosen)
 
     def _values(self, x: Tensor) -> Tensor:
@@ -108,9 +113,11 @@ class Critics(nn.Module):
         """The parameters an optimiser should see: all but the priors'."""
         return list(self.main.parameters())
 
-    def move_towards(self, other: Critics, rate: float) -> None:
-        """Target update: this <- (1 - rate) * this + rate * other."""
+    def move_towards(self, other: Critics, rate: float, *, priors: bool = False) -> None:
+        """Target update: this <- (1 - rate) * this + rate * other; of ``priors``, too, if asked."""
         move_towards(self.main, other.main, rate)
+        if priors and self.prior is not None and other.prior is not None:
+            move_towards(self.prior, other.prior, rate)
 
 
 @torch.no_grad()

@@ -195,7 +195,9 @@ def expand(spec: Mapping[str, Any]) -> list[tuple[str, TrainConfig]]:
     datasets = [str(name) for name in _many(spec.get("datasets", "demo"), "datasets")]
     algorithms = [str(name) for name in _many(spec.get("algorithms", "pbrl"), "algorithms")]
     seeds = _seeds(spec.get("seeds", 1))
-    preset = str(spec.get("preset", "demo" if datasets == ["demo"] else "paper"))
+    preset = str(spec["preset"]) if "preset" in spec else None
+    if preset is None and datasets == ["demo"]:
+        preset = "demo"
     common = _mapping(spec.get("settings", {}), "settings")
     grid = _mapping(spec.get("grid", {}), "grid")
     variants = spec.get("variants", [{}])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pbrl.algorithms import algorithm_class
+from pbrl.algorithms import ALGORITHMS, algorithm_class
 from pbrl.algorithms.pbrl import PBRLConfig
 from pbrl.algorithms.settings import AlgorithmConfig, Count, CountOrZero, Seed, check_rules
 from pbrl.data.dataset import TransitionDataset
@@ -20,6 +20,7 @@ from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.missing import Missing
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
+from pbrl.training.moved import moved
 from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE, purposes
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -123,10 +124,14 @@ class TrainConfig:
 
 
 def make_config(
-    algorithm: str = "pbrl", preset: str = "paper", dataset: str = "demo", **overrides: Any
+    algorithm: str = "pbrl", preset: str | None = None, dataset: str = "demo", **overrides: Any
 ) -> TrainConfig:
-    """A config from a preset; ``overrides`` may name fields of the run or of the algorithm."""
+    """A config from a preset; ``overrides`` may name fields of the run or of the algorithm.
+
+    Without a preset it is the algorithm's first: the paper's, where there is a paper.
+    """
     cls = algorithm_class(algorithm)
+    preset = cls.first_preset() if preset is None else preset
     if preset not in cls.presets:
         raise unknown_name(f"preset for {algorithm}", preset, cls.presets)
     run_fields, own_fields = _hints(TrainConfig), _hints(cls.Config)
@@ -142,9 +147,25 @@ def make_config(
         elif name in own_fields:
             own[name] = _restore(value, own_fields[name], f"The setting '{name}'")
         else:
-            raise unknown_name("setting", name, run_fields | own_fields)
+            raise _unknown_setting(name, algorithm, run_fields | own_fields)
     return TrainConfig(
         dataset=dataset, algorithm=algorithm, preset=preset, settings=cls.Config(**own), **values
+    )
+
+
+def usual_algorithm(chosen: bool) -> str:
+    """What is trained where no algorithm is named, by whether data or a preset were ``chosen``."""
+    return "pbrl" if chosen else "pbrl-anchored"
+
+
+def _unknown_setting(name: str, algorithm: str, known: dict[str, Any]) -> PbrlError:
+    """That names the algorithm which has the setting, if another one does."""
+    homes = [other for other, cls in ALGORITHMS.items() if name in _hints(cls.Config)]
+    if not homes:
+        return unknown_name("setting", name, known)
+    owners = " and ".join(homes) if len(homes) < 4 else "others"
+    return PbrlError(
+        f"{algorithm} has no setting '{name}'; {owners} {'has' if len(homes) == 1 else 'have'} it."
     )
 
 
@@ -198,20 +219,18 @@ def from_json(
     """
     if not isinstance(values, dict):
         raise PbrlError(f"{where} must be a JSON object of settings.")
-    values = dict(values)
+    if not isinstance(values.get("settings", {}), dict):
+        raise PbrlError(f"{where}: 'settings' must be a JSON object.")
+    values = dict(moved(values, where) if complete else values)
     algorithm = values.get("algorithm", "pbrl")
     own = values.pop("settings", {})
-    if not isinstance(own, dict):
-        raise PbrlError(f"{where}: 'settings' must be a JSON object.")
     flat = {**values, **own}
     if complete:
         defaults = to_json(TrainConfig(settings=algorithm_class(algorithm).Config()))
         flat = defaults.pop("settings") | defaults | flat
     for name in ("algorithm", "preset", "dataset"):
         flat.pop(name, None)
-    return make_config(
-        algorithm, values.get("preset", "paper"), values.get("dataset", "demo"), **flat
-    )
+    return make_config(algorithm, values.get("preset"), values.get("dataset", "demo"), **flat)
 
 
 def read_config(path: Path) -> dict[str, Any]:

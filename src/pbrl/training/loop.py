@@ -24,7 +24,7 @@ from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
-from pbrl.training.config import TrainConfig, make_config
+from pbrl.training.config import TrainConfig, make_config, usual_algorithm
 from pbrl.training.files import write_json
 from pbrl.training.lock import only_one
 from pbrl.training.machine import (
@@ -51,7 +51,7 @@ class Interrupted(PbrlError):
 def train(
     dataset: str | Path | TransitionDataset | None = None,
     *,
-    algorithm: str = "pbrl",
+    algorithm: str | None = None,
     preset: str | None = None,
     hours: float | None = None,
     resume: bool = False,
@@ -62,9 +62,10 @@ def train(
 
     Args:
         dataset: a name, a path or a loaded dataset; the embedded demo when omitted.
-        algorithm: name of the algorithm.
-        preset: ``paper``, ``adroit``, ``fast`` or ``demo``; ``paper`` unless the dataset is
-            omitted too, then ``demo``.
+        algorithm: name of the algorithm; ``pbrl``, or ``pbrl-anchored`` where dataset and preset
+            are omitted as well.
+        preset: one of the algorithm's, such as ``paper``, ``adroit``, ``fast`` or ``demo``;
+            ``demo`` where the dataset is omitted, else ``paper`` where there is a paper.
         hours: fix ``steps`` so that training takes about this long here, by measuring the
             speed for up to a minute first; a run that is resumed keeps its own.
         resume: go on with the run in ``run_dir`` if there is one.
@@ -75,8 +76,10 @@ def train(
         The finished run.
     """
     loaded = dataset if isinstance(dataset, TransitionDataset) else None
-    if preset is None:
-        preset = "demo" if dataset is None else "paper"
+    if algorithm is None:
+        algorithm = usual_algorithm(dataset is not None or preset is not None)
+    if preset is None and dataset is None:
+        preset = "demo"
     name = loaded.info.name if loaded is not None else str(dataset or "demo")
     config = make_config(algorithm, preset, name, **settings)
     if hours is not None:

@@ -149,6 +149,8 @@ def open_session(
         dataset = bounded_actions(dataset, low, high, clip=config.clip_actions)
 
     cls = algorithm_class(config.algorithm)
+    if config.preset in cls.preset_notes:
+        notes.append(cls.preset_notes[config.preset])
     normalize = config.normalize_observations
     preprocessing = Preprocessing.fit(
         dataset,
