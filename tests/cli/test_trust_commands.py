@@ -45,6 +45,26 @@ def test_ope_ranks_milestones_and_writes_what_it_found(
     assert (tmp_path / "ope.png").stat().st_size > 1000
 
 
+def test_ope_sets_methods_beside_each_other_and_measures_them(
+    run: pbrl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = tmp_path / "truth.json"
+    truth.write_text(json.dumps({"run@10": 30.0, "run@20": 40.0}))
+    words = ["ope", str(run.path), "--milestones", "--steps", "60", "--ensemble-size", "3"]
+    words += ["--hidden", "8", "--threads", "1", "--out", str(tmp_path), "--returns", str(truth)]
+    assert main([*words, "--methods", "fqe,wis,pdis,dr,model"]) == 0
+    printed = capsys.readouterr().out
+    assert "regret@1" in printed
+    found = json.loads((tmp_path / "ope.json").read_text())
+    assert set(found["opinions"]["run@10"]) == {"fqe", "wis", "pdis", "dr", "model"}
+    for opinion in found["opinions"]["run@20"].values():
+        assert opinion["difference"] == pytest.approx(opinion["value"] - opinion["baseline"])
+    assert set(found["accuracy"]["wis"]) == {"regret", "error", "rank_correlation"}
+    truth.write_text(json.dumps({"run@10": 30.0}))
+    assert main(words) == 2
+    assert "no value for run@20" in capsys.readouterr().err
+
+
 def test_export_writes_a_file_that_decides_as_the_run_does(
     run: pbrl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +88,7 @@ def test_export_writes_a_file_that_decides_as_the_run_does(
         (["ope", "RUN@x"], "after @"),
         (["ope", "RUN", "--dataset", "demo", "--steps", "20"], "dimensions"),
         (["ope", "RUN", "--level", "2"], "level"),
+        (["ope", "RUN", "--methods", "fqe,wiss"], "Did you mean 'wis'"),
         (["export", "nowhere", "x.onnx"], "holds no pbrl run"),
         (["export", "RUN", "x.onnx", "--step", "7"], "no checkpoint at step 7"),
         (["finetune", "RUN"], "--env-id"),

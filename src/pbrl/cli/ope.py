@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -15,8 +17,9 @@ from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
+    from pbrl.evaluation.estimate import Opinion
     from pbrl.evaluation.ope import ValueEstimate
-    from pbrl.evaluation.ranking import Ranking
+    from pbrl.evaluation.ranking import Accuracy, Ranking
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,15 @@ class OpeArguments:
     Prints the value at the log's initial states with an interval, beside the value of the policy
     that wrote the log, and ranks several runs. Writes ope.json and ope.png into --out.
 
+    Methods: fqe (fitted Q evaluation), wis, pdis and dr (importance sampling: weighted, per
+    decision, doubly robust; they need a log whose actions vary), model (imagined episodes).
+
     Attributes:
         runs: run directories; RUN@STEP names one kept checkpoint.
         dataset: logged data; the first run's own when omitted.
-        method: fitted Q evaluation is the one there is.
+        methods: some of fqe,wis,pdis,dr,model.
+        returns: a JSON file with true discounted values by run, e.g. {"runs/a": 12.5}, to measure
+            the methods by.
         milestones: take every kept checkpoint of each run, not only the newest.
         gamma: discount; the first run's own when omitted.
         steps: gradient steps of an evaluation.
@@ -43,7 +51,8 @@ class OpeArguments:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     dataset: str | None = None
-    method: Literal["fqe"] = "fqe"
+    methods: str = "fqe"
+    returns: Path | None = None
     milestones: bool = False
     gamma: float | None = None
     steps: int = 20_000
@@ -62,7 +71,9 @@ def main(argv: list[str]) -> int:
         raise PbrlError("Name at least one run directory.")
 
     from pbrl.data import load_dataset
-    from pbrl.evaluation.ope import FQEConfig, behaviour_value, fitted_q_evaluation
+    from pbrl.evaluation.fqe import fit_q
+    from pbrl.evaluation.ope import FQEConfig, behaviour_value, summarise
+    from pbrl.evaluation.opinions import Evidence
     from pbrl.evaluation.ranking import rank_policies
     from pbrl.training.files import write_json
     from pbrl.training.machine import use_threads
@@ -71,6 +82,8 @@ def main(argv: list[str]) -> int:
     use_threads(arguments.threads)
     console = plain_console()
     candidates = _candidates(arguments)
+    truth = _truth(arguments.returns, [name for name, _, _ in candidates])
+    methods = tuple(word.strip() for word in arguments.methods.split(",") if word.strip())
     first = Run.open(candidates[0][1])
     gamma = arguments.gamma
     if gamma is None:
@@ -84,9 +97,12 @@ def main(argv: list[str]) -> int:
         level=arguments.level,
         seed=arguments.seed,
     )
-    behaviour = behaviour_value(
-        dataset, gamma, level=arguments.level, seed=arguments.seed, config=config
-    )
+    with console.status("Looking at the log …"):
+        evidence = Evidence(dataset, config, methods)
+        behaviour = behaviour_value(
+            dataset, gamma, level=config.level, seed=config.seed, value=evidence.log
+        )
+    opinions: dict[str, dict[str, Opinion]] = {}
     estimates: dict[str, ValueEstimate] = {}
     for name, path, step in candidates:
         agent = Run.open(path).agent(step)
@@ -101,22 +117,39 @@ def main(argv: list[str]) -> int:
             def show(done: int, name: str = name, status: Any = status) -> None:
                 status.update(f"Evaluating {name}: {done:,} of {config.steps:,} steps")
 
-            estimates[name] = fitted_q_evaluation(agent.act, dataset, config, on_step=show)
+            fit = fit_q(agent.act, dataset, config, on_step=show)
+            estimates[name] = summarise(fit)
+            opinions[name] = evidence.opinions(agent.act, fit)
     ranking = rank_policies(estimates) if len(estimates) > 1 else None
     console.print(_table(estimates, behaviour, ranking))
     _say(console, estimates, behaviour, ranking)
+    if evidence.methods != ("fqe",):
+        console.print(_methods_table(opinions, arguments.level))
+        for name, found in opinions.items():
+            for note in dict.fromkeys(
+                n for o in found.values() if o.method != "fqe" for n in o.notes
+            ):
+                console.print(f"{name}: {note}")
+    measured = _accuracies(opinions, truth)
+    if measured:
+        console.print(_accuracy_table(measured, len(truth)))
     out = arguments.out or first.path
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PbrlError(f"Cannot make the directory {out} ({error.strerror}).") from error
     values = {
-        "method": arguments.method,
+        "methods": list(evidence.methods),
         "dataset": dataset.info.name,
         "data_fingerprint": dataset.fingerprint,
         "behaviour": behaviour.to_json() | {"samples": []},
         "policies": {name: estimate.to_json() for name, estimate in estimates.items()},
         "ranking": None if ranking is None else ranking.to_json(),
+        "opinions": {
+            name: {method: o.to_json(arguments.level) for method, o in found.items()}
+            for name, found in opinions.items()
+        },
+        "accuracy": {method: vars(found) for method, found in measured.items()},
     }
     write_json(out / "ope.json", values)
     _draw(estimates, behaviour, out / "ope.png")
@@ -145,6 +178,77 @@ def _candidates(arguments: OpeArguments) -> list[tuple[str, Path, int | None]]:
     if not found:
         raise PbrlError("None of these runs has a checkpoint yet; train first.")
     return found
+
+
+def _truth(path: Path | None, names: list[str]) -> dict[str, float]:
+    """True values by the names of the candidates, from a JSON file."""
+    if path is None:
+        return {}
+    from pbrl.training.config import read_config
+
+    values = read_config(path)
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise PbrlError(
+            f"{path} has no value for {missing[0]}; give every run's discounted value by the name "
+            f"it has here: {', '.join(names)}."
+        )
+    for name in names:
+        value = values[name]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise PbrlError(
+                f"{path}: the value of {name} must be a number, got {json.dumps(value)}."
+            )
+    if len({float(values[name]) for name in names}) < 2:
+        raise PbrlError(
+            f"--returns measures methods over runs of different values; {path} has one."
+        )
+    return {name: float(values[name]) for name in names}
+
+
+def _accuracies(
+    opinions: dict[str, dict[str, Opinion]], truth: dict[str, float]
+) -> dict[str, Accuracy]:
+    """How well every method did, where true values are given."""
+    from pbrl.evaluation.ranking import accuracy
+
+    if not truth:
+        return {}
+    true = [truth[name] for name in opinions]
+    methods = next(iter(opinions.values()))
+    return {m: accuracy([found[m].value for found in opinions.values()], true) for m in methods}
+
+
+def _methods_table(opinions: dict[str, dict[str, Opinion]], level: float) -> Table:
+    table = Table(
+        title=f"Value by method, and the lower bound ({level:.0%}) of the difference to the log"
+    )
+    table.add_column("policy")
+    for method in next(iter(opinions.values())):
+        table.add_column(method, justify="right")
+    for name, found in opinions.items():
+        cells = [
+            f"{o.value:.2f} ({o.bound(level):+.2f})"
+            if math.isfinite(o.bound(level))
+            else f"{o.value:.2f} (none)"
+            for o in found.values()
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def _accuracy_table(measured: dict[str, Accuracy], policies: int) -> Table:
+    table = Table(title=f"Against the true values of {policies} policies (in units of their range)")
+    for column in ("method", "regret@1", "absolute error", "Spearman"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for method, found in measured.items():
+        numbers = (found.regret, found.error, found.rank_correlation)
+        table.add_row(method, *(f"{number:.2f}" for number in numbers))
+    return table
 
 
 def _table(

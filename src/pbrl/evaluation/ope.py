@@ -203,6 +203,7 @@ def behaviour_value(
     resamples: int = 1000,
     seed: int = 0,
     config: FQEConfig | None = None,
+    value: LogValue | None = None,
 ) -> ValueEstimate:
     """Discounted value of the policy that wrote the log.
 
@@ -217,9 +218,10 @@ def behaviour_value(
         resamples: bootstrap samples.
         seed: of the bootstrap.
         config: of the fit behind the cuts; its defaults at this discount and seed when omitted.
+        value: the log's, where it is known already.
     """
     config = config or FQEConfig(gamma=gamma, level=level, seed=seed)
-    value = log_value(dataset, replace(config, gamma=gamma))
+    value = value or log_value(dataset, replace(config, gamma=gamma))
     episodes, members = len(value.returns), len(value.after)
     counts = bootstrap_counts(episodes, resamples, seed) / episodes
     turns = np.arange(resamples) % members

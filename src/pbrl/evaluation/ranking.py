@@ -88,6 +88,33 @@ def rank_policies(estimates: Mapping[str, ValueEstimate]) -> Ranking:
     return Ranking(tuple(names[i] for i in order), values[order], best, above, agreement, settled)
 
 
+@dataclass(frozen=True)
+class Accuracy:
+    """How well estimates of several policies agree with their true values; DOPE's measures.
+
+    Attributes:
+        regret: how much worse the policy estimated best is than the best one (regret@1).
+        error: mean absolute error of the estimates.
+        rank_correlation: Spearman's.
+
+    The first two are in units of the range from the worst to the best true value.
+    """
+
+    regret: float
+    error: float
+    rank_correlation: float
+
+
+def accuracy(estimates: ArrayLike, truth: ArrayLike) -> Accuracy:
+    """Measures of Fu et al., 2021 (https://arxiv.org/abs/2103.16596) over policies ``[P]``."""
+    found, true = np.asarray(estimates, np.float64), np.asarray(truth, np.float64)
+    span = float(true.max() - true.min()) if len(true) > 1 else 0.0
+    if span <= 0:
+        raise PbrlError("Estimates are compared over policies of different true values.")
+    regret = float(true.max() - true[found.argmax()]) / span
+    return Accuracy(regret, float(np.abs(found - true).mean()) / span, spearman(found, true))
+
+
 def spearman(one: ArrayLike, other: ArrayLike) -> float:
     """Spearman's rank correlation; ties share their mean rank. Zero when one side is constant."""
     a, b = _ranks(np.asarray(one, np.float64)), _ranks(np.asarray(other, np.float64))
