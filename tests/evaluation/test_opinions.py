@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from numpy.typing import NDArray
+from paid_log import always, paid_by_action
 
-from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.errors import PbrlError
 from pbrl.evaluation.behaviour import BehaviourDensity, log_density
 from pbrl.evaluation.model_based import WorldModel
@@ -23,37 +20,6 @@ SMALL = FQEConfig(
     gamma=GAMMA, hidden=(32,), ensemble_size=4, steps=400, batch_size=64, tau=0.1,
     learning_rate=3e-3,
 )  # fmt: skip
-
-
-def paid_by_action(
-    episodes: int = 80, length: int = 5, noise: float = 0.3, ending: float = 0.0, seed: int = 0
-) -> TransitionDataset:
-    """The reward is the first action, whatever the state; the log does 0.2 s, with noise.
-
-    Doing c for ever is worth c / (1 - gamma (1 - ending)).
-    """
-    rng = np.random.default_rng(seed)
-    lengths = np.full(episodes, length)
-    if ending:
-        lengths = rng.geometric(ending, episodes)
-    rows = int(lengths.sum())
-    s = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
-    a = np.clip(0.2 * s + noise * rng.normal(size=(rows, 2)), -1, 1).astype(np.float32)
-    ends = np.zeros(rows, np.bool_)
-    ends[np.cumsum(lengths) - 1] = True
-    after = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
-    inside = np.flatnonzero(~ends)
-    after[inside] = s[inside + 1]
-    info = DatasetInfo("paid", action_low=-np.ones(2, "f4"), action_high=np.ones(2, "f4"))
-    terminals = ends if ending else np.zeros(rows, np.bool_)
-    return TransitionDataset(s, a, a[:, 0].copy(), after, terminals, ends, info)
-
-
-def always(value: float) -> Any:
-    def act(observations: NDArray[Any]) -> NDArray[Any]:
-        return np.full((len(observations), 2), value, np.float32)
-
-    return act
 
 
 def test_density_is_a_normal_cut_at_the_bounds() -> None:

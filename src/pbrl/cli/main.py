@@ -23,6 +23,7 @@ COMMANDS = {
     "sweep": ("pbrl.cli.sweep", "many runs on Ray"),
     "report": ("pbrl.cli.report", "one HTML page from runs"),
     "ope": ("pbrl.cli.ope", "value of a policy without an environment"),
+    "decide": ("pbrl.cli.decide", "deploy or not, from logged data alone"),
     "export": ("pbrl.cli.export", "ONNX policy with its uncertainty"),
     "finetune": ("pbrl.cli.finetune", "continue a run online"),
 }

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pbrl.cli.parse import parse
+from pbrl.cli.parse import parse, run_and_step
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
 
@@ -164,12 +164,10 @@ def _candidates(arguments: OpeArguments) -> list[tuple[str, Path, int | None]]:
 
     found: list[tuple[str, Path, int | None]] = []
     for word in arguments.runs:
-        path, _, step = word.partition("@") if not Path(word).exists() else (word, "", "")
+        path, step = run_and_step(word)
         run = Run.open(path)
-        if step:
-            if not step.isdecimal():
-                raise PbrlError(f"'{word}': after @ comes the step of a kept checkpoint.")
-            found.append((word, run.path, int(step)))
+        if step is not None:
+            found.append((word, run.path, step))
         elif arguments.milestones:
             steps = [int(p.name.removeprefix("step_")) for p in list_checkpoints(run.checkpoints)]
             found += [(f"{run.path.name}@{at}", run.path, at) for at in steps]

@@ -11,6 +11,7 @@ import difflib
 import io
 import os
 import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -49,6 +50,16 @@ def parse(kind: type[T], argv: list[str], prog: str, **options: Any) -> T:
     wrong = printable(_reworded(_first_words(_printed(kind, argv, prog, options))))
     hint = _nearest_flags(wrong, help_page)
     raise PbrlError(f"{wrong}{hint}\n{usage}\n{prog} --help explains every option.")
+
+
+def run_and_step(word: str) -> tuple[Path, int | None]:
+    """``RUN`` or ``RUN@STEP`` as a directory and the step of a kept checkpoint."""
+    if Path(word).exists():
+        return Path(word), None
+    path, sign, step = word.partition("@")
+    if sign and not step.isdecimal():
+        raise PbrlError(f"'{word}': after @ comes the step of a kept checkpoint.")
+    return Path(path), int(step) if sign else None
 
 
 def _printed(kind: type[Any], argv: list[str], prog: str, options: dict[str, Any]) -> str:

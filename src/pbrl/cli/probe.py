@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Run ``pbrl probe`` with these words; returns the exit code."""
     arguments = parse(ProbeArguments, argv, "pbrl probe")
     run = Run.open(arguments.run)
-    dataset = run.config.load_dataset(arguments.dataset)
+    dataset = run.config.load_whole(arguments.dataset)
     result = probe(run.agent(arguments.step), dataset, rows=arguments.rows, seed=arguments.seed)
     write_json(run.path / "probe.json", {"dataset": dataset.info.name, **result})
     draw_probe(result, run.path / "probe.png")

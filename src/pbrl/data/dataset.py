@@ -32,6 +32,8 @@ class DatasetInfo:
         action_names: what it calls its A actions.
         logged_return_mean: mean return of the episodes as they were logged, which counts rewards
             of rows that are no transitions; None when unknown.
+        held_out: numbers of the source's episodes that are not among these rows, because they are
+            kept to judge by.
     """
 
     name: str
@@ -45,6 +47,7 @@ class DatasetInfo:
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
     logged_return_mean: float | None = None
+    held_out: tuple[int, ...] = ()
 
 
 class Cuts(NamedTuple):

@@ -31,6 +31,7 @@ def pick_episodes(
     pieces = [np.arange(ranges[i].start, ranges[i].stop) for i in wanted]
     index = np.concatenate([np.zeros(0, np.int64), *pieces])
     picked = dataset.rows(index)
+    picked = replace(picked, info=replace(picked.info, logged_return_mean=None))
     if dataset.cuts is None:
         return picked
     kept = np.isin(dataset.cuts.rows, index)
@@ -58,7 +59,7 @@ def choose_episodes(episodes: int, share: float, seed: int) -> NDArray[np.int64]
 def split_episodes(
     dataset: TransitionDataset, held_out: NDArray[np.int64]
 ) -> tuple[TransitionDataset, TransitionDataset]:
-    """The other episodes, and those of the numbers ``held_out``."""
+    """The other episodes, whose ``info.held_out`` says which are missing, and the ones held out."""
     if dataset.memory_mapped:
         raise PbrlError(
             "Holding out episodes picks rows in memory, and these data are a store that is read "
@@ -66,4 +67,6 @@ def split_episodes(
         )
     total = sum(1 for _ in dataset.episodes())
     others = np.setdiff1d(np.arange(total), held_out)
-    return pick_episodes(dataset, others), pick_episodes(dataset, held_out)
+    kept = pick_episodes(dataset, others)
+    info = replace(kept.info, held_out=tuple(int(i) for i in held_out))
+    return replace(kept, info=info), pick_episodes(dataset, held_out)

@@ -108,6 +108,7 @@ class Data:
             config.env_id,
             config.columns,
             config.missing,
+            config.hold_out,
         )
         if place not in self._known:
             data = config.load_dataset()

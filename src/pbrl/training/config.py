@@ -13,8 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pbrl.algorithms import ALGORITHMS, algorithm_class
 from pbrl.algorithms.pbrl import PBRLConfig
-from pbrl.algorithms.settings import AlgorithmConfig, Count, CountOrZero, Seed, check_rules
+from pbrl.algorithms.settings import (
+    AlgorithmConfig,
+    Count,
+    CountOrZero,
+    HeldOut,
+    Seed,
+    check_rules,
+)
 from pbrl.data.dataset import TransitionDataset
+from pbrl.data.episodes import choose_episodes, split_episodes
 from pbrl.data.formats import stem_of
 from pbrl.data.loading import load_dataset, parse_columns
 from pbrl.data.missing import Missing
@@ -22,6 +30,9 @@ from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
 from pbrl.training.moved import moved
 from pbrl.training.purposes import KEPT, LENGTH, PLACE, RECORD, RESULT, SCORE, purposes
+
+# Not the run's: runs that differ in their seed alone are judged by the same episodes.
+HOLD_OUT_SEED = 0
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"steps": 1_000_000, "eval_every": 1000},
@@ -82,6 +93,10 @@ class TrainConfig:
     missing: Annotated[Missing, PLACE] = "refuse"
     """Cells without a number: split (their rows are left out, and no transition reaches across),
     drop-episode (their episodes are) or forward-fill (the last reading holds)."""
+    hold_out: Annotated[HeldOut, RESULT] = 0.0
+    """Share of the episodes to leave out of training and keep for `pbrl decide`; the same episodes
+    for every seed and setting.
+    """
     columns: Annotated[tuple[str, ...], RESULT] = ()
     """Column names of a CSV or Parquet table: ROLE=NAME, ROLE=NAME,NAME or ROLE=PREFIX*; roles are
     observations, actions, rewards, terminals, timeouts, next_observations, episode."""
@@ -96,7 +111,19 @@ class TrainConfig:
         check_rules(self)
 
     def load_dataset(self, source: str | None = None) -> TransitionDataset:
-        """The data this config names (or ``source``), read as it says."""
+        """The data to train on: what this config names (or ``source``), read as it says."""
+        return self.training_part(self.load_whole(source))
+
+    def training_part(self, dataset: TransitionDataset) -> TransitionDataset:
+        """Without the episodes that are held out, where any are."""
+        if not self.hold_out or dataset.info.held_out:
+            return dataset
+        episodes = sum(1 for _ in dataset.episodes())
+        numbers = choose_episodes(episodes, self.hold_out, HOLD_OUT_SEED)
+        return split_episodes(dataset, numbers)[0]
+
+    def load_whole(self, source: str | None = None) -> TransitionDataset:
+        """The same with the episodes that are held out."""
         return load_dataset(
             self.dataset if source is None else source,
             next_observations=self.next_observations,

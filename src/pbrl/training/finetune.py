@@ -93,7 +93,10 @@ def finetune(
     if where is None:
         raise PbrlError("This run knows no environment to act in; name one with --env-id.")
     checkpoint = _parent_checkpoint(parent, from_step)
-    data = dataset if dataset is not None else training_dataset(parent.info)
+    if dataset is None:
+        data = training_dataset(parent.info)
+    else:
+        data = parent.config.training_part(dataset)
     if data.fingerprint != parent.info["data"]["fingerprint"]:
         raise PbrlError("These are not the data the run was trained on; give the right --dataset.")
     settings, note = _relaxed(parent, checkpoint, relax)

@@ -136,7 +136,14 @@ def open_session(
     notes: list[str] = []
     if dataset is None:
         dataset = config.load_dataset()
+    dataset = config.training_part(dataset)
     notes += dataset.info.notes
+    held_out = dataset.info.held_out
+    if held_out:
+        notes.append(
+            f"{len(held_out)} of {len(held_out) + sum(1 for _ in dataset.episodes())} episodes are "
+            "held out of training (hold_out); pbrl decide judges by them."
+        )
     if len(dataset) < config.settings.batch_size:
         raise PbrlError(
             f"The dataset has {len(dataset)} transitions, fewer than one batch of "
@@ -183,6 +190,7 @@ def open_session(
             "action_names": list(dataset.action_names),
             "behaviour_return_mean": dataset.behaviour_return_mean(),
             "notes": list(dataset.info.notes),
+            "held_out_episodes": list(held_out),
         },
         "preprocessing": preprocessing.to_json(),
         "versions": versions(),
