@@ -12,6 +12,7 @@ from rich.table import Table
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.deploy.episodes import ALPHA, WINDOW, check_alpha, check_window
+from pbrl.errors import PbrlError
 
 if TYPE_CHECKING:
     from pbrl.deploy.agent import Agent
@@ -25,7 +26,9 @@ class ExportArguments:
 
     Attributes:
         run: the run directory.
-        file: where to write.
+        file: where to write; with --hub-layout a directory.
+        hub_layout: write a directory for a model hub: model.safetensors, config.json, README.md
+            with the results as model-index, and policy.onnx.
         step: a kept checkpoint; the newest when omitted.
         dataset: the run's training data, where they are no longer where they were.
         guard: put the warning light in (needs the training data once).
@@ -43,6 +46,7 @@ class ExportArguments:
     alpha: float = ALPHA
     window: tuple[int, int] = WINDOW
     calibrate_on: str | None = None
+    hub_layout: bool = False
 
 
 def main(argv: list[str]) -> int:
@@ -54,13 +58,23 @@ def main(argv: list[str]) -> int:
     from pbrl.deploy.export import export_onnx
     from pbrl.training.run import Run
 
-    agent = Run.open(arguments.run).agent(arguments.step)
+    run = Run.open(arguments.run)
+    agent = run.agent(arguments.step)
     console = plain_console()
     if arguments.guard:
         with console.status("Fitting the warning light on the training data …"):
             _fit(agent, arguments)
-    report = export_onnx(agent, arguments.file, guard=arguments.guard, alpha=arguments.alpha)
-    table = Table("what", "value", title=str(report.path))
+    if arguments.hub_layout:
+        if arguments.file.suffix == ".onnx":
+            raise PbrlError("--hub-layout writes a directory; name one after the run.")
+        from pbrl.training.hub import write_hub_layout
+
+        report = write_hub_layout(
+            run, agent, arguments.file, guard=arguments.guard, alpha=arguments.alpha
+        )
+    else:
+        report = export_onnx(agent, arguments.file, guard=arguments.guard, alpha=arguments.alpha)
+    table = Table("what", "value", title=str(arguments.file))
     table.add_row("size", f"{report.size / 1e6:.2f} MB")
     table.add_row("outputs", ", ".join(report.outputs))
     table.add_row("actions differ from the run's by", f"{report.action_error:.1e}")

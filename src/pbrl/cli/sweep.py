@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -48,6 +49,12 @@ class Options:
     """Times a run is started again after its worker was lost."""
     retry_failed: bool = False
     """Also run again what diverged before."""
+    rank_by: Literal["nothing", "decide"] = "nothing"
+    """decide: judge the finished runs without a simulator and order them by the lower bound of
+    their difference to the log; best with hold_out among the settings. Writes ranking.json.
+    """
+    rank_steps: int = 20_000
+    """Gradient steps of a fit of that judgement."""
     dry_run: bool = False
     """Only print what would run, and the hours it takes at this machine's speed."""
 
@@ -71,7 +78,50 @@ def main(argv: list[str]) -> int:
         options.workers, options.address, options.memory_gb, options.gpus, options.retries
     )
     outcomes = run_sweep(jobs, resources, retry_failed=options.retry_failed)
-    return print_outcomes(outcomes, console)
+    code = print_outcomes(outcomes, console)
+    done = [outcome.job.run_dir for outcome in outcomes if outcome.result == "done"]
+    if options.rank_by == "decide" and done:
+        rank(done, options.rank_steps, options.threads, options.out, console)
+    return code
+
+
+def rank(runs: Sequence[Path], steps: int, threads: int, out: Path, console: Console) -> None:
+    """Order finished runs by what can be shown of them from their data alone."""
+    from pbrl.evaluation.fqe import FQEConfig
+    from pbrl.sweep.ranking import rank_runs
+    from pbrl.training.files import write_json
+    from pbrl.training.machine import use_threads
+
+    use_threads(threads)
+    with console.status("Judging the runs …") as status:
+        ranked = rank_runs(
+            runs,
+            FQEConfig(steps=steps),
+            on_run=lambda path: status.update(f"Judging {path.name} …"),
+        )
+    title = "By the lower bound of the difference to the log (95 % for all runs of a dataset)"
+    table = Table(title=title, title_justify="left")
+    for column in ("data", "run", "at least", "fqe", "dr", "model", "unlike the log", "verdict"):
+        table.add_column(
+            column, justify="left" if column in ("data", "run", "verdict") else "right"
+        )
+    for each in ranked:
+        decision = each.decision
+        differences = [decision.opinions[m].difference for m in ("fqe", "dr", "model")]
+        least = decision.lower_bound
+        table.add_row(
+            each.dataset,
+            each.path.name,
+            f"{least:+.4g}" if math.isfinite(least) else "no bound",
+            *(f"{difference:+.4g}" for difference in differences),
+            f"{decision.unlike:.0%}",
+            decision.verdict,
+        )
+    console.print(table)
+    for warning in dict.fromkeys(w for each in ranked for w in each.decision.warnings[:2]):
+        console.print(warning)
+    write_json(out / "ranking.json", [each.to_json() for each in ranked])
+    console.print(f"Written: {out / 'ranking.json'}", soft_wrap=True)
 
 
 def check_resources(workers: int, threads: int, memory_gb: float, retries: int) -> None:

@@ -31,7 +31,6 @@ def pick_episodes(
     pieces = [np.arange(ranges[i].start, ranges[i].stop) for i in wanted]
     index = np.concatenate([np.zeros(0, np.int64), *pieces])
     picked = dataset.rows(index)
-    picked = replace(picked, info=replace(picked.info, logged_return_mean=None))
     if dataset.cuts is None:
         return picked
     kept = np.isin(dataset.cuts.rows, index)

@@ -80,6 +80,7 @@ def decide_run(
     held_out: float = HELD_OUT,
     config: FQEConfig | None = None,
     known: dict[str, Evidence] | None = None,
+    ask_guard: bool = True,
 ) -> Decision:
     """Whether a run is better than the log, or than another run.
 
@@ -92,6 +93,7 @@ def decide_run(
         held_out: share of the episodes that judge where the run was trained on all of them.
         config: of the fits; the run's discount and the defaults when omitted.
         known: what was fitted to judging episodes before, by their fingerprint; filled here.
+        ask_guard: whether the run's guard shall judge its actions; it may have to be fitted first.
     """
     check_level(level)
     run = Run.open(path)
@@ -122,12 +124,13 @@ def decide_run(
         s = np.asarray(judges.episodes.observations)
         return float(agent.guard(s, agent.act(s)).alarm.mean())
 
-    try:
-        agent.require_guard()
-        guard = beyond_guard
-    except PbrlError as error:
-        guard = None
-        warnings.append(f"The guard was not asked: {error}")
+    guard = None
+    if ask_guard:
+        try:
+            agent.require_guard()
+            guard = beyond_guard
+        except PbrlError as error:
+            warnings.append(f"The guard was not asked: {error}")
     return decide(
         agent.act,
         judges.episodes,

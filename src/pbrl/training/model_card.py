@@ -40,7 +40,24 @@ def write_model_card(run: Run | str | Path, agent: Agent | None = None) -> Path:
     return path
 
 
-def _card(run: Run, summary: dict[str, Any], agent: Agent) -> str:
+def hub_card(run: Run, agent: Agent) -> str:
+    """The card as the README.md of a directory for a model hub (``pbrl.training.hub``)."""
+    summary = run.summary
+    if summary is None:
+        raise PbrlError(f"{run.path} is not finished; a hub wants finished runs.")
+    how = (
+        "## How to use it\n\n"
+        "    import pbrl\n"
+        '    agent = pbrl.load_agent("DIRECTORY")   # model.safetensors and config.json\n'
+        "    action = agent.act(observation)\n\n"
+        "Or without torch, from the ONNX file, with its warning light where one is inside:\n\n"
+        "    from pbrl.deploy import OnnxPolicy\n"
+        '    decision = OnnxPolicy("DIRECTORY/policy.onnx").decide(observation)\n'
+    )
+    return _card(run, summary, agent, how)
+
+
+def _card(run: Run, summary: dict[str, Any], agent: Agent, how: str | None = None) -> str:
     info, data = run.info, run.info["data"]
     algorithm, environment = info["config"]["algorithm"], data["env_id"]
     networks = agent.algorithm.networks()
@@ -56,7 +73,7 @@ def _card(run: Run, summary: dict[str, Any], agent: Agent) -> str:
         _results(run, summary),
         _uncertainty(summary),
         _limits(run, summary, agent),
-        _how(run, environment),
+        _how(run, environment) if how is None else how,
     ]
     return "\n".join(sections)
 
@@ -69,15 +86,17 @@ def _front_matter(run: Run, summary: dict[str, Any]) -> str:
         "tags: [reinforcement-learning, offline-reinforcement-learning, " + algorithm + "]",
         f"datasets: [{json.dumps(data['name'])}]",
     ]
-    last = summary.get("last_evaluation")
+    last, environment = summary.get("last_evaluation"), json.dumps(data["env_id"])
     if last:
         lines += [
             "model-index:",
             f"- name: {json.dumps(algorithm)}",
             "  results:",
-            "  - task: {type: reinforcement-learning}",
-            f"    dataset: {{name: {json.dumps(data['env_id'])}, type: environment}}",
-            f"    metrics: [{{type: mean_return, value: {last['return_mean']:.2f}}}]",
+            "  - task: {type: reinforcement-learning, name: reinforcement-learning}",
+            f"    dataset: {{name: {environment}, type: {environment}}}",
+            "    metrics:",
+            "    - {type: mean_reward, name: mean_reward, verified: false,",
+            f'       value: "{last["return_mean"]:.2f} +/- {last["return_std"]:.2f}"}}',
         ]
     return "\n".join([*lines, "---", ""])
 

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
 
 from pbrl.algorithms import algorithm_class
 from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.agent import Agent
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
-from pbrl.training.checkpoint import latest_checkpoint, read_checkpoint
+from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
 from pbrl.training.config import TrainConfig, from_json, read_config
 from pbrl.training.guard_of_run import guard_of_run
 from pbrl.training.metrics import read_metrics
 
 CONFIG, SUMMARY = "config.json", "summary.json"
+WEIGHTS = "model.safetensors"  # of a run laid out for a model hub (hub.py)
 SEEDS_CONFIG = "seeds.json"  # of several seeds, in the directory above theirs
 
 
@@ -104,15 +107,7 @@ def load_agent(run: str | Path, step: int | None = None, device: str = "cpu") ->
     """
     opened = Run.open(run)
     config = opened.config
-    if step is None:
-        checkpoint = latest_checkpoint(opened.checkpoints, networks_only=True)
-        if checkpoint is None:
-            raise PbrlError(f"{run} has no checkpoint yet; train it first.")
-    else:
-        path = opened.checkpoints / f"step_{step:09d}"
-        if not path.is_dir():
-            raise PbrlError(f"{run} has no checkpoint at step {step}.")
-        checkpoint = read_checkpoint(path, networks_only=True)
+    checkpoint = _checkpoint(opened, step)
     data = opened.info["data"]
     algorithm = algorithm_class(config.algorithm)(
         config.settings, data["observation_dim"], data["action_dim"], device=device
@@ -124,6 +119,27 @@ def load_agent(run: str | Path, step: int | None = None, device: str = "cpu") ->
     agent = Agent(algorithm, opened.preprocessing, opened.info)
     agent.guard_source = lambda asked: guard_of_run(asked, opened.path, checkpoint.step)
     return agent
+
+
+def _checkpoint(run: Run, step: int | None) -> Checkpoint:
+    """The networks of the newest checkpoint, of the one at ``step``, or of a hub's directory."""
+    if (run.path / WEIGHTS).is_file() and not run.checkpoints.is_dir():
+        if step is not None:
+            raise PbrlError(f"{run.path} holds one policy and no checkpoint at step {step}.")
+        try:
+            state = load_tensors((run.path / WEIGHTS).read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise PbrlError(f"{run.path / WEIGHTS} is damaged ({error}).") from error
+        return Checkpoint(int(run.info["config"]["steps"]), state, run.path / WEIGHTS)
+    if step is None:
+        checkpoint = latest_checkpoint(run.checkpoints, networks_only=True)
+        if checkpoint is None:
+            raise PbrlError(f"{run.path} has no checkpoint yet; train it first.")
+        return checkpoint
+    path = run.checkpoints / f"step_{step:09d}"
+    if not path.is_dir():
+        raise PbrlError(f"{run.path} has no checkpoint at step {step}.")
+    return read_checkpoint(path, networks_only=True)
 
 
 def versions() -> dict[str, str]:
