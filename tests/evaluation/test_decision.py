@@ -30,7 +30,9 @@ def test_a_better_policy_is_deployed_and_a_worse_one_is_not(evidence: Evidence) 
     assert better.deploy, better.reasons
     assert better.verdict == "deploy"
     assert 0 < better.lower_bound < 3.0  # the truth
-    assert better.lower_bound == min(better.opinions[m].bound(0.95) for m in ("fqe", "dr"))
+    drift = abs(better.opinions["fqe"].details["drift"])
+    bounds = [better.opinions[method].bound(0.95) for method in ("fqe", "dr")]
+    assert better.lower_bound == pytest.approx(min(bounds) - drift)
     worse = decide(always(-0.3), log, evidence=evidence)
     assert not worse.deploy
     assert any("cannot exclude" in reason for reason in worse.reasons)
@@ -76,7 +78,7 @@ class Foretold(Evidence):
 
 def opinion(method: str, difference: float, effective: float = 100.0) -> Opinion:
     noise = np.random.default_rng(0).normal(0, 0.1, 1000)
-    details = {"settled": True, "weighted_steps": 5, "reach": 0.5}
+    details = {"drift": 0.0, "weighted_steps": 5, "reach": 0.5}
     return Opinion(
         method, difference, 0.0, difference + noise, 0 * noise, False, effective, details=details
     )
@@ -97,9 +99,10 @@ def test_every_condition_is_needed() -> None:
         # Few effective episodes contradict nothing.
         quiet = sure | {method: opinion(method, -1.0, effective=3.0)}
         assert decide(always(0), log, evidence=Foretold(quiet)).deploy
-    moving = replace(sure["fqe"], details={"settled": False})
+    moving = replace(sure["fqe"], details={"drift": -0.9})
     found = decide(always(0), log, evidence=Foretold(sure | {"fqe": moving}))
-    assert "take more steps" in found.reasons[0]
+    assert not found.deploy
+    assert found.lower_bound < 0
     lost = replace(sure["dr"], details={"weighted_steps": 0, "reach": 0.0})
     found = decide(always(0), log, evidence=Foretold(sure | {"dr": lost}))
     assert "first step" in found.reasons[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ def test_a_sweep_ranks_its_runs_without_a_simulator(
 ) -> None:
     log = paid_by_action(100)
     never = np.zeros(len(log), np.bool_)
-    columns = {name: value for name, value in log.columns().items() if name != "episode_ends"}
+    columns: dict[str, Any] = {
+        name: value for name, value in log.columns().items() if name != "episode_ends"
+    }
     data = tmp_path / "paid.npz"
     np.savez(data, **columns | {"terminals": never, "timeouts": log.episode_ends})
     spec, out = tmp_path / "sweep.yaml", tmp_path / "runs"
@@ -41,10 +44,6 @@ def test_a_sweep_ranks_its_runs_without_a_simulator(
     assert ranked[0]["level"] == pytest.approx(0.975)
     bounds = [run["difference_lower_bound"] or -np.inf for run in ranked]
     assert bounds == sorted(bounds, reverse=True)
-    for run in ranked:
-        assert run["difference_lower_bound"] is None or run["difference_lower_bound"] == min(
-            run["opinions"][method]["difference_lower_bound"] for method in ("fqe", "dr")
-        )
     # A dataset's runs are judged by the same episodes, each run once.
     paths = [Path(run["run"]) for run in ranked]
     again = rank_runs([*paths, paths[0]], FQEConfig(steps=60, hidden=(8,), ensemble_size=3))

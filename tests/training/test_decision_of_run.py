@@ -89,7 +89,6 @@ def test_a_decision_can_be_yes(
     import pbrl.evaluation.decision as decision
 
     monkeypatch.setattr(decision, "_too_low", lambda *_: [])
-    monkeypatch.setattr(decision, "_unsettled", lambda *_: [])
     monkeypatch.setattr(decision, "_contradictions", lambda *_: [])
     monkeypatch.setattr(decision, "overlap_troubles", lambda *_: [])
     assert main(["decide", str(run.path), *QUICK, "--out", str(tmp_path)]) == 0

@@ -3,9 +3,10 @@
 The rule. A policy is called better than the baseline where
 
 1. the log can speak of it (*overlap*): there are enough episodes, the policy mostly acts as the log
-   has acted, and importance sampling reaches at least the first step; and the fit has settled;
+   has acted, and importance sampling reaches at least the first step;
 2. fitted Q evaluation and doubly robust importance sampling both put the lower bound of the
-   *difference* above 0; the lower of the two is the bound that counts;
+   *difference* above 0; the lower of the two is the bound that counts, less what the fit, which
+   both rest on, still moved over the last fifth of its steps;
 3. no other opinion that rests on enough episodes puts its upper bound below 0.
 
 Anything else is "not shown to be better", with the reasons. How often this is wrong was measured;
@@ -50,7 +51,7 @@ class Decision:
         baseline: what the policy was compared with.
         level: of every one-sided bound.
         gamma: discount of the values.
-        lower_bound: of the difference; the lower of the decisive methods'.
+        lower_bound: of the difference; the lower of the decisive methods', less the fit's drift.
         opinions: every method's, by its name.
         episodes: how many judged.
         unlike: share of logged states where the policy acts as 99 % of the log does not.
@@ -146,11 +147,11 @@ def decide(
         opinions = {name: against(o, others[name]) for name, o in opinions.items()}
     unlike = evidence.unlike(policy)
     guarded = None if beyond_guard is None else beyond_guard()
-    bounds = {name: o.bound(level) for name, o in opinions.items()}
-    lower = min(bounds[name] for name in DECISIVE)
+    drift = abs(opinions["fqe"].details["drift"])
+    bounds = {name: opinions[name].bound(level) - drift for name in DECISIVE}
+    lower = min(bounds.values())
     against_it = [
         *overlap_troubles(evidence.episodes, unlike, opinions["dr"]),
-        *_unsettled(opinions["fqe"]),
         *_too_low(bounds, baseline_name),
         *_contradictions(opinions, level, baseline_name),
     ]
@@ -203,12 +204,6 @@ def overlap_troubles(episodes: int, unlike: float, robust: Opinion) -> list[str]
             f"{LEAST_EFFECTIVE:g} for this policy: there is no conclusion."
         )
     return troubles
-
-
-def _unsettled(fitted: Opinion) -> list[str]:
-    if fitted.details["settled"]:
-        return []
-    return ["Fitted Q evaluation had not settled when it ended: take more steps."]
 
 
 def _too_low(bounds: dict[str, float], baseline: str) -> list[str]:

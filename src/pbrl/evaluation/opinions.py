@@ -111,7 +111,7 @@ class Evidence:
             baseline,
             refitted=True,
             effective=float(self.episodes),
-            details={"settled": summary.converged},
+            details={"settled": summary.converged, "drift": summary.drift},
             notes=summary.notes,
         )
 
