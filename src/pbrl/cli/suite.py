@@ -89,17 +89,17 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("pbrl: interrupted; the same command goes on from here.", file=sys.stderr)
         return 130
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     table.add_column("set (regenerated)", no_wrap=True)
-    for name in ("rows", "episodes", "mean return (D4RL's)", "score (D4RL's)"):
-        table.add_column(name, justify="right")
+    for name in ("rows", "episodes", "return (D4RL)", "score (D4RL)"):
+        table.add_column(name, justify="right", no_wrap=True)
     for item in made:
         mine, theirs = item.scores
         table.add_row(
             item.name + ("" if item.made.fresh else " *"),
             f"{item.made.rows:,}",
             f"{item.made.episodes:,}",
-            f"{item.made.return_mean:,.1f} ({item.d4rl:,.1f})",
+            f"{item.made.return_mean:,.0f} ({item.d4rl:,.0f})",
             f"{mine:.1f} ({theirs:.1f})",
         )
     plain_console().print(table)
