@@ -35,11 +35,11 @@ def run(*words: object) -> int:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     out = capsys.readouterr().out
-    for command in ("inspect", "convert", "list", "download", "collect"):
+    for command in ("inspect", "convert", "mix", "list", "download", "collect", "suite"):
         assert command in out
 
 
-@pytest.mark.parametrize("command", ["inspect", "convert", "list", "download"])
+@pytest.mark.parametrize("command", ["inspect", "convert", "mix", "list", "download", "suite"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         run(command, "--help")

@@ -179,6 +179,7 @@ class TaskTraining:
         """Mean return of the snapshot at ``step``, training until there if need be."""
         if str(step) not in self._trials:
             self.training.advance(step, self.progress)
+            self.save()
             policy = sac_policy(self.training.snapshot(step), self.training.preprocessing)
             seed = (self.training.config.seed, 5, step)
             earned = float(play_returns(self.player, policy, TRIAL_EPISODES, seed).mean())

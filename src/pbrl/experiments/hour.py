@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pbrl.algorithms import ALGORITHMS
 from pbrl.collect.suite import sets_of
 from pbrl.errors import PbrlError
 from pbrl.evaluation.noise import Noise
@@ -40,9 +39,8 @@ HOUR = Budget(
     seeds=1,
     preset="fast",
 )
-OURS = "PBRL-Anchored" if "pbrl-anchored" in ALGORITHMS else "PBRL fast"
 SYSTEMS = (
-    Variant(OURS, "pbrl-anchored" if "pbrl-anchored" in ALGORITHMS else "pbrl"),
+    Variant("PBRL-Anchored", "pbrl-anchored"),
     Variant("TD3-BC", "td3bc"),
     Variant("ReBRAC", "rebrac"),
     Variant("IQL", "iql"),
