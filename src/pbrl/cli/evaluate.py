@@ -53,7 +53,10 @@ def main(argv: list[str]) -> int:
     run = Run.open(arguments.run)
     env_id = arguments.env_id or run.env_id
     if env_id is None:
-        raise PbrlError("This run knows no environment; name one with --env-id.")
+        raise PbrlError(
+            "This run knows no environment to play in; 'pbrl ope "
+            f"{arguments.run}' estimates its value from the log alone, or name one with --env-id."
+        )
     agent = run.agent(arguments.step)
     evaluator = Evaluator(env_id, run.reference_scores)
     evaluator.require_spaces(agent.observation_dim, agent.action_dim)

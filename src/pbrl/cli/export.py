@@ -89,13 +89,14 @@ def main(argv: list[str]) -> int:
 
 def _fit(agent: Agent, arguments: ExportArguments) -> None:
     """The guard these arguments ask for; the run's own where they ask for nothing else."""
-    from pbrl.data import load_dataset
     from pbrl.training.guard_of_run import training_dataset
+    from pbrl.training.run import Run
 
+    config = Run.open(arguments.run).config  # other data are read as the run reads its own
     if arguments.dataset is not None or arguments.window != WINDOW:
         named = arguments.dataset
-        data = training_dataset(agent.info) if named is None else load_dataset(named)
+        data = training_dataset(agent.info) if named is None else config.load_dataset(named)
         agent.fit_guard(data, window=arguments.window)
     if arguments.calibrate_on is not None:
-        agent.calibrate_guard(load_dataset(arguments.calibrate_on), window=arguments.window)
+        agent.calibrate_guard(config.load_dataset(arguments.calibrate_on), window=arguments.window)
     agent.require_guard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from rich.table import Table
 from pbrl.cli.parse import parse, run_and_step
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError
+from pbrl.training.progress import duration
 
 if TYPE_CHECKING:
     from pbrl.evaluation.estimate import Opinion
@@ -70,7 +72,6 @@ def main(argv: list[str]) -> int:
     if not arguments.runs:
         raise PbrlError("Name at least one run directory.")
 
-    from pbrl.data import load_dataset
     from pbrl.evaluation.fqe import fit_q
     from pbrl.evaluation.ope import FQEConfig, behaviour_value, summarise
     from pbrl.evaluation.opinions import Evidence
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
     gamma = arguments.gamma
     if gamma is None:
         gamma = float(getattr(first.config.settings, "gamma", 0.99))
-    dataset = load_dataset(arguments.dataset or first.config.dataset)
+    dataset = first.config.load_dataset(arguments.dataset)  # read as the run reads its own
     config = FQEConfig(
         gamma=gamma,
         ensemble_size=arguments.ensemble_size,
@@ -117,9 +118,13 @@ def main(argv: list[str]) -> int:
             def show(done: int, name: str = name, status: Any = status) -> None:
                 status.update(f"Evaluating {name}: {done:,} of {config.steps:,} steps")
 
+            began = time.monotonic()
             fit = fit_q(agent.act, dataset, config, on_step=show)
             estimates[name] = summarise(fit)
+            seconds = time.monotonic() - began
             opinions[name] = evidence.opinions(agent.act, fit)
+        if not estimates[name].converged:
+            console.print(_how_long(name, config.steps, seconds), soft_wrap=True)
     ranking = rank_policies(estimates) if len(estimates) > 1 else None
     console.print(_table(estimates, behaviour, ranking))
     _say(console, estimates, behaviour, ranking)
@@ -155,6 +160,14 @@ def main(argv: list[str]) -> int:
     _draw(estimates, behaviour, out / "ope.png")
     console.print(f"Written: {out / 'ope.json'}, {out / 'ope.png'}")
     return 0
+
+
+def _how_long(name: str, steps: int, seconds: float) -> str:
+    """What more steps would take, at the speed of those that were not enough."""
+    return (
+        f"{name} has not settled in {steps:,} steps, which took {duration(seconds)} here: "
+        f"--steps {4 * steps} takes about {duration(4 * seconds)}."
+    )
 
 
 def _candidates(arguments: OpeArguments) -> list[tuple[str, Path, int | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def show_run(run: Run, console: Console) -> None:
     console.print(f"Run: {run.path}", soft_wrap=True)
     if picture is not None:
         console.print(f"Picture: {picture}", soft_wrap=True)
+    if not last:
+        console.print(_without_simulator(run.path), soft_wrap=True, markup=False)
+
+
+def _without_simulator(path: Path) -> str:
+    """The next steps where no environment can tell what the policy is worth."""
+    place = shlex.quote(str(path))
+    return (
+        "Nothing was played. What the log says of this policy:\n"
+        f"  pbrl ope {place}                  its value beside the log's, with an interval\n"
+        f"  pbrl decide {place}               deploy or not, judged by episodes held out\n"
+        f"  pbrl export {place} policy.onnx   the policy as a file, with a light where it is unsure"
+    )
 
 
 def draw_run(run: Run, path: Path) -> Path | None:
@@ -50,9 +64,11 @@ def draw_run(run: Run, path: Path) -> Path | None:
         return None
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
-    score, uncertainty, value = figure.subplots(1, 3)
+    panels = 2 * bool(training) + bool(evaluations)
+    figure = Figure(figsize=(4 * panels, 3.6), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
     if evaluations:
+        score = axes.pop(0)
         measure = "score" if "score_mean" in evaluations[0] else "return"
         steps = [r["step"] for r in evaluations]
         mean = [r[f"{measure}_mean"] for r in evaluations]
@@ -68,13 +84,14 @@ def draw_run(run: Run, path: Path) -> Path | None:
         score.axhline(level, color="0.5", linestyle="--", label="data")
         score.set(title=f"{measure} (mean and deviation of episodes)", xlabel="step")
         score.legend()
-    for kind in ("data", "policy", "random"):
-        steps = [r["step"] for r in training]
-        uncertainty.plot(steps, [r[f"u_{kind}"] for r in training], label=kind)
-        value.plot(steps, [r[f"q_{kind}"] for r in training], label=kind)
-    uncertainty.set(title="uncertainty U", xlabel="step", yscale="log" if training else "linear")
-    value.set(title="Q", xlabel="step")
     if training:
+        uncertainty, value = axes
+        steps = [r["step"] for r in training]
+        for kind in ("data", "policy", "random"):
+            uncertainty.plot(steps, [r[f"u_{kind}"] for r in training], label=kind)
+            value.plot(steps, [r[f"q_{kind}"] for r in training], label=kind)
+        uncertainty.set(title="uncertainty U", xlabel="step", yscale="log")
         uncertainty.legend()
+        value.set(title="Q", xlabel="step")
     write_figure(path, figure, dpi=110)
     return path

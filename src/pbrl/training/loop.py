@@ -144,6 +144,7 @@ def _run_alone(
     progress = TrainingProgress(config.steps, session.algorithm.step, console, quiet)
     if config.threads == 0 and (busy := busy_machine()) is not None:
         session.notes.append(busy)
+    progress.say(f"{config.algorithm}, preset {config.preset}: {config.steps:,} steps.")
     for note in session.notes:
         progress.say(note)
     try:
@@ -177,7 +178,7 @@ def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> Non
             values |= clock.lap(step)
             session.log.record(step, "train", values)
             progress.update(step, values)
-        elif step % 20 == 0:
+        else:
             progress.update(step)
         if session.evaluator is not None and (step % config.eval_every == 0 or last):
             with clock.paused():
