@@ -1,5 +1,7 @@
 """Algorithms by name."""
 
+from importlib.metadata import EntryPoint, entry_points
+
 from pbrl.algorithms.base import Algorithm, AlgorithmConfig
 from pbrl.algorithms.bc import BC
 from pbrl.algorithms.bear import BEAR
@@ -14,7 +16,7 @@ from pbrl.algorithms.rebrac import ReBRAC
 from pbrl.algorithms.sac_n import SACN
 from pbrl.algorithms.td3bc import TD3BC
 from pbrl.algorithms.uwac import UWAC
-from pbrl.errors import unknown_name
+from pbrl.errors import PbrlError, unknown_name
 
 _CLASSES: tuple[type[Algorithm], ...] = (
     PBRL,
@@ -35,11 +37,35 @@ _CLASSES: tuple[type[Algorithm], ...] = (
 ALGORITHMS: dict[str, type[Algorithm]] = {algorithm.name: algorithm for algorithm in _CLASSES}
 
 
+ENTRY_POINTS = "pbrl.algorithms"
+
+
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm called ``name``, or an error that suggests the nearest one."""
+    """The algorithm called ``name``, or an error that suggests the nearest one.
+
+    Installed packages bring theirs by entry points of the group ``pbrl.algorithms``, named as the
+    algorithms are; one is imported when its name is asked for.
+    """
     if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
+        brought = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+        if name not in brought:
+            raise unknown_name("algorithm", name, [*ALGORITHMS, *brought])
+        ALGORITHMS[name] = _load(brought[name])
     return ALGORITHMS[name]
+
+
+def _load(entry: EntryPoint) -> type[Algorithm]:
+    """The class behind an entry point; anything else is refused."""
+    where = f"The algorithm '{entry.name}' of an installed package ({entry.value})"
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever a stranger's module does on import
+        raise PbrlError(f"{where} cannot be loaded: {type(error).__name__}: {error}.") from error
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise PbrlError(f"{where} is not a subclass of pbrl.algorithms.Algorithm.")
+    if found.name != entry.name:
+        raise PbrlError(f"{where} calls itself '{found.name}'; both names must be the same.")
+    return found
 
 
 __all__ = ["ALGORITHMS", "Algorithm", "AlgorithmConfig", "algorithm_class"]
