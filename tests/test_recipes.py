@@ -65,8 +65,8 @@ def install(title: str, site: Path) -> list[list[str]]:
     about = site / "recipe-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: recipe\nVersion: 1.0\n")
-    project = tomllib.loads(files.pop("pyproject.toml", ""))
-    for group, entries in project.get("project", {}).get("entry-points", {}).items():
+    project = tomllib.loads(files.pop("pyproject.toml"))
+    for group, entries in project["project"]["entry-points"].items():
         lines = [f"[{group}]", *(f"{name} = {place}" for name, place in entries.items())]
         (about / "entry_points.txt").write_text("\n".join(lines))
     for name, text in files.items():
@@ -93,14 +93,9 @@ def run(words: list[str], site: Path) -> str:
 
 def follow(title: str, site: Path) -> str:
     """Install a recipe and type its commands; returns what they print."""
-    shown = ""
-    for program, *words in install(title, site):
-        if program == "pbrl":
-            shown += run(["-m", "pbrl", *words], site)
-        else:
-            assert program == "python"
-            shown += run([str(site / words[0]), *words[1:]], site)
-    return shown
+    commands = install(title, site)
+    assert {words[0] for words in commands} == {"pbrl"}
+    return "".join(run(["-m", *words], site) for words in commands)
 
 
 def test_a_row_passes_the_modules_of_the_walk_in_this_order(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from pbrl.training.config import make_config
 
 OUT = Path(__file__).parent.parent / "images" / "algorithms"
 ROWS, STEPS = 2000, 3000
-# Slopes along one action have no angle between them, and a model that imagines needs later steps.
-NO_PICTURE = ("edac", "mopo")
+# Slopes along one action have no angle between them, a model that imagines needs later steps, and
+# ablations are PBRL until a setting says otherwise.
+NO_PICTURE = ("edac", "mopo", "pbrl-ablations")
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"
 
 

@@ -1,6 +1,7 @@
 """Writes settings into docs/algorithms/*.md as the code has them: ``python docs/draw/settings.py``.
 
-A page marks the place with ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``.
+A page marks the place with ``<!-- settings: NAME -->`` or, for those alone that are not as another
+algorithm has them, ``<!-- settings: NAME beside OTHER -->``, and with ``<!-- end of settings -->``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 from pbrl.algorithms import ALGORITHMS
 
 PAGES = Path(__file__).parent.parent / "algorithms"
-PLACE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
+PLACE = re.compile(
+    r"(<!-- settings: (\S+)(?: beside (\S+))? -->\n).*?(<!-- end of settings -->)", re.DOTALL
+)
 
 
 def meanings(config: type) -> dict[str, str]:
@@ -33,16 +36,19 @@ def meanings(config: type) -> dict[str, str]:
     return found
 
 
-def settings(name: str) -> str:
-    """Every setting with its default and meaning, and what the presets change, as lists."""
+def entries(name: str) -> list[str]:
+    """Every setting with its default and meaning, and what the presets change."""
     cls = ALGORITHMS[name]
     texts = meanings(cls.Config)
     lines = [f"- `{f.name}`, {f.default!r}: {texts[f.name]}" for f in fields(cls.Config)]
-    lines += [
-        f"- preset `{preset}`: {changes(values)}"
-        for preset, values in cls.presets.items()
-        if preset != "paper"
-    ]
+    presets = {preset: values for preset, values in cls.presets.items() if preset != "paper"}
+    return lines + [f"- preset `{preset}`: {changes(values)}" for preset, values in presets.items()]
+
+
+def settings(name: str, beside: str | None) -> str:
+    """The entries as a list, without those that ``beside`` has as well."""
+    known = entries(beside) if beside else []
+    lines = [line for line in entries(name) if line not in known]
     return "\n".join(textwrap.fill(x, 118, subsequent_indent="  ") for x in lines) + "\n"
 
 
@@ -53,7 +59,7 @@ def changes(values: dict[str, Any]) -> str:
 
 def with_settings(page: str) -> str:
     """A page with the settings as they are now."""
-    return PLACE.sub(lambda place: place[1] + settings(place[2]) + place[3], page)
+    return PLACE.sub(lambda place: place[1] + settings(place[2], place[3]) + place[4], page)
 
 
 if __name__ == "__main__":
