@@ -157,13 +157,19 @@ def test_the_verdicts(sets: tuple[str, str]) -> None:
     found = drawn.numbers["verdicts"]
     assert found["TD3-BC"] == {
         "sets won": "1 of 2",
-        "worst against the data": "-20.0",  # 20 against 40
-        "largest fall in the last quarter": "10.0",  # 30 to 20
+        "worst vs. data": "-20.0",  # 20 against 40
+        "late fall": "10.0",  # 30 to 20
         "U in order": "1 of 2",
     }
     assert found["BC"]["sets won"] == "1 of 2"
     assert found["BC"]["U in order"] == "–"
     assert drawn.numbers["aggregates"]["BC"]["mean"]["value"] == 40
+    panels = {(a.get_ylabel(), a.get_title()): a for a in drawn.figure.axes if a.lines}
+    assert set(panels) == {
+        ("hopper: score", "random"), ("hopper: score", "medium"), ("mean score over all sets", ""),
+    }  # fmt: skip
+    (curve, _) = panels["mean score over all sets", ""].lines
+    assert curve.get_ydata().tolist() == [10, 50, 45, 45]
     rows = drawn.table.splitlines()
     assert rows[2] == "| hopper-random | 40.0 | 20.0 | 30.0 | 26.8 ± 9.3 |"
     assert rows[4].startswith("| **mean** | 40.0 | 45.0 | 40.0 | 51.0")  # mean of 26.8 and 75.3

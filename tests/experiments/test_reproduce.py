@@ -13,6 +13,7 @@ from pbrl.experiments import drawings
 from pbrl.experiments.collect_results import Curve, data_name, over_seeds
 from pbrl.experiments.cost import measure_here
 from pbrl.experiments.definitions import EXPERIMENTS, Experiment
+from pbrl.experiments.figures import COLOURS, draw_curves
 from pbrl.experiments.observe import probe_curves, trajectory_curves
 from pbrl.experiments.reproduce import Reproduction, reproduce
 from pbrl.sweep.runner import Resources
@@ -121,6 +122,15 @@ def test_bands_stand_on_the_steps_all_seeds_have() -> None:
     assert curve.std.tolist() == [1, 2]
     assert curve.seeds == 2
     assert over_seeds([[], []]) is None
+
+
+def test_a_system_has_one_colour_in_all_panels() -> None:
+    curve = Curve(np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.zeros(2), 1)
+    rows = {"score": {"one": {"x": curve, "y": curve}, "two": {"y": curve}}}  # x has no run on two
+    first, second = draw_curves("title", rows, []).axes
+    assert [line.get_color() for line in first.lines] == [COLOURS[0], COLOURS[1]]
+    assert [line.get_color() for line in second.lines] == [COLOURS[1]]
+    assert [text.get_text() for text in second.get_legend().get_texts()] == ["x", "y"]
 
 
 def test_names_of_data() -> None:

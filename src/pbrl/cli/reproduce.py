@@ -105,7 +105,8 @@ def main(argv: list[str]) -> int:
         console.print(f"The paper says: {chosen.claim}.", soft_wrap=True)
     for sentence in made.results["reductions"]:
         console.print(f"- {sentence}", soft_wrap=True, style="dim")
-    console.print(f"Written: {made.directory}/figure.png, table.md, results.json", soft_wrap=True)
+    files = "figure.png, table.md, results.json" + ", page.html" * (options.budget == HOUR.name)
+    console.print(f"Written: {made.directory}/{files}", soft_wrap=True)
     bad = [outcome for outcome in made.outcomes if outcome.result != "done"]
     for outcome in bad:
         console.print(

@@ -77,11 +77,18 @@ def draw_curves(
     figure = new_figure(max(6.0, 4.4 * len(columns) + 1.6), 2.9 * len(rows), footer)
     axes = figure.subplots(len(rows), len(columns), squeeze=False)
     figure.suptitle(title, fontsize=11)
+    shown = [panel for panels in rows.values() for panel in panels.values()]
+    labels = list(dict.fromkeys(label for panel in shown for label in panel))
+    legend: dict[str, Any] = {}
     for row, (quantity, panels) in zip(axes, rows.items(), strict=True):
         for axis, dataset in zip(row, columns, strict=True):
-            for index, (label, curve) in enumerate(panels.get(dataset, {}).items()):
+            for label, curve in panels.get(dataset, {}).items():
+                index = labels.index(label)  # the same colour everywhere, whatever is missing here
                 colour, style = COLOURS[index % len(COLOURS)], "-" if index < 8 else "--"
-                axis.plot(curve.steps, curve.mean, style, color=colour, label=label, linewidth=1.4)
+                (line,) = axis.plot(
+                    curve.steps, curve.mean, style, color=colour, label=label, linewidth=1.4
+                )
+                legend.setdefault(label, line)
                 low, high = curve.mean - curve.std, curve.mean + curve.std
                 axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.set(xlabel=xlabel, ylabel=quantity)
@@ -89,10 +96,10 @@ def draw_curves(
             axis.grid(alpha=0.25)
             if _wide(panels.get(dataset, {})):
                 axis.set_yscale("symlog", linthresh=1.0)
-    for axis in axes[:, -1]:
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-            break
+    if legend:
+        handles = [legend[label] for label in labels]
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+        axes[0, -1].legend(handles, labels, fontsize=7, **place)
     return figure
 
 

@@ -50,7 +50,7 @@ SYSTEMS = (
 
 HOUR_TABLE = Experiment(
     "table1",
-    "Normalised scores on fifteen Gym sets at an equal time on one core",
+    "Normalised scores on Gym sets at an equal time on one core",
     "Table 1",
     "PBRL averages 74.37 as printed, after a million steps on D4RL's own sets",
     draw,

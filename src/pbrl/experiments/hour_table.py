@@ -27,6 +27,8 @@ EPISODES = 20
 NOISE = 0.05
 """Of observations and actions, in deviations of the data."""
 
+MEAN = "mean score over all sets"
+
 Values = Mapping[tuple[str, str], Sequence[float]]  # (dataset, system) -> one value a seed
 
 
@@ -86,7 +88,10 @@ def draw(
             ],
         )
         + "\nOver the sets, with rliable's stratified-bootstrap 95 % interval over seeds (none "
-        "with one seed). A set counts as won where the score is the highest of the row.\n"
+        "with one seed). A set counts as won where the score is the highest of the row; worst vs. "
+        "data: the least score less the data's own; late fall: the largest between evaluations in "
+        "the last quarter of a run; U in order: runs where it rises from the data's actions over "
+        "noise 0.1 to noise 0.5.\n"
     )
     numbers = {
         "minutes": minutes_of(results),
@@ -102,8 +107,9 @@ def draw(
         "Score against minutes of one quiet core", _panels(results, labels), footer, "minutes"
     )
     for axis in figure.axes:
-        if not axis.lines:
-            axis.set_visible(False)
+        axis.set_visible(bool(axis.lines) or axis.get_legend() is not None)
+        if axis.get_ylabel() == MEAN:
+            axis.set_title("")
     return Drawn(figure, table, numbers)
 
 
@@ -182,8 +188,8 @@ def _verdict(
     ]
     return {
         "sets won": f"{sum(value >= best[n] for n, value in mine.items())} of {len(mine)}",
-        "worst against the data": f"{min(gaps):+.1f}" if gaps else "–",
-        "largest fall in the last quarter": f"{max(falls):.1f}" if falls else "–",
+        "worst vs. data": f"{min(gaps):+.1f}" if gaps else "–",
+        "late fall": f"{max(falls):.1f}" if falls else "–",
         "U in order": f"{sum(map(bool, ordered))} of {len(told)}" if told else "–",
     }
 
@@ -209,13 +215,13 @@ def _panels(
             continue
         timed = dataclasses.replace(curve, steps=curve.steps / _speed(runs[0]) / 60)
         task, _, tier = name.partition("-")
-        panel = rows.setdefault(task, {t: {} for t in tiers})
+        panel = rows.setdefault(f"{task}: score", {t: {} for t in tiers})
         panel[tier or name][label] = timed
         every[label].append(timed)
     sizes = {len(curve.steps) for curves in every.values() for curve in curves}
     count = max(map(len, every.values()), default=0)
     if count > 1 and len(sizes) == 1:
-        rows["all sets"] = {
+        rows[MEAN] = {
             tiers[0]: {
                 label: Curve(curves[0].steps, np.mean([c.mean for c in curves], 0),
                              np.zeros_like(curves[0].mean), len(curves))
