@@ -21,7 +21,7 @@ $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-# Train PBRL on the embedded dataset, evaluate it and show the result; a second call shows it again.
+# Train on the embedded dataset, evaluate it and show the result; a second call shows it again.
 demo: $(VENV)/.core
 	$(BIN)/pbrl train --run-dir runs/demo --resume
 
