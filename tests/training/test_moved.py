@@ -95,6 +95,13 @@ def test_priors_go_along() -> None:
     assert config.settings.prior_scale == 1.0  # type: ignore[attr-defined]
 
 
+def test_the_preset_of_bear_that_was_less_than_the_first_release_has_another_name() -> None:
+    old = to_json(make_config("bear", "fixed-weight", "x")) | {"preset": "first-release"}
+    config = from_json(old, complete=True)
+    assert config.preset == "fixed-weight"
+    assert config.settings == make_config("bear", "fixed-weight", "x").settings
+
+
 def test_other_configs_stay_as_they_are() -> None:
     for name in ("pbrl", "pbrl-anchored", "td3bc"):
         config = to_json(make_config(name, "fast", "x"))

@@ -325,8 +325,9 @@ class BEAR(Algorithm):
     Config = BEARConfig
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
-        # The first release with its default arguments, which PBRL's authors compared with.
-        "first-release": {
+        # Sizes, rates and the fixed weight that the authors' first release has by default, which
+        # PBRL's authors compared with; not all of that release, see docs/algorithms/bear.md.
+        "fixed-weight": {
             "batch_size": 100,
             "hidden": (400, 300),
             "policy_hidden": (400, 300),

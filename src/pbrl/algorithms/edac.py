@@ -28,8 +28,8 @@ class EDACConfig(SACNConfig):
     eta: NotNegative = 1.0
     """Weight of the diversity term; 0 leaves SAC-N."""
     diversity_members: Literal["all", "action_dim"] = "all"
-    """The term's sum runs over all critics (the paper's equation), or over min(N, A) critics drawn
-    anew at every step (the authors' code).
+    """The term's sum runs over all critics (the paper's equation and the authors' code), or over
+    min(N, A) critics drawn anew at every step (their code until January 2022).
     """
 
 
@@ -87,7 +87,7 @@ class EDAC(SACN):
         c = self.config
         if c.diversity_members == "all":
             return None
-        # One pair at least: with a single action dimension the authors' code divides zero by zero.
+        # One pair at least: with a single action dimension their old code divided zero by zero.
         count = max(2, min(c.ensemble_size, self.action_dim))
         order = torch.randperm(c.ensemble_size, generator=self.generator, device=self.device)
         return order[:count]

@@ -124,7 +124,7 @@ def mc_moments(
     moments = []
     for part in x.split(size):
         values = mc_passes(network, part, passes, generator, same_masks=same_masks)
-        # Population variance over passes, as in the authors' code.
+        # Departure: the authors' variance is the unbiased one, M / (M - 1) times as large.
         moments.append((values.mean(0), values.var(0, correction=0)))
     mean, variance = zip(*moments, strict=True)
     return torch.cat(mean, 1), torch.cat(variance, 1)
@@ -222,8 +222,7 @@ class UWAC(Algorithm):
     def _move_targets(self) -> None:
         """Average the weights; the targets keep vectors of the power iteration of their own.
 
-        The authors average the weights but leave these vectors as they were at the start, so that
-        their targets' layers drift away from norm 1.
+        So do the authors', whose layers iterate at every forward pass: both stay at norm 1.
         """
         mine, theirs = self.targets.main, self.critics.main
         torch._foreach_lerp_(list(mine.parameters()), list(theirs.parameters()), self.config.tau)

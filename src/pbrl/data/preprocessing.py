@@ -63,7 +63,8 @@ class Preprocessing:
         where the data fit it, else the data's own extremes.
 
         ``standardize`` gives rewards mean 0 and deviation 1 (EDAC on Adroit), ``return-range``
-        divides by (highest - lowest episode return) / 1000 (CORL), ``min-zero`` subtracts the
+        divides by (highest - lowest episode return) / 1000 (as CORL, which counts episodes by rows
+        and so comes to another fourth digit on D4RL's), ``min-zero`` subtracts the
         lowest reward so that PBRL's floor at zero is sound (RORL).
         """
         shift = np.zeros(dataset.observation_dim, np.float32)

@@ -1,4 +1,4 @@
-"""Runs of ``pbrl`` from before ``pbrl-anchored`` and ``pbrl-ablations`` had names of their own.
+"""Runs of before: of ``pbrl``, when ``pbrl-anchored`` and ``pbrl-ablations`` had no names.
 
 Until then PBRL had all three's settings. The weights are the same: a run that used one group of
 them is read under the name that this group has now, and goes on bit for bit.
@@ -55,6 +55,8 @@ def moved(config: dict[str, Any], where: str) -> dict[str, Any]:
         where: it was found.
     """
     own = config.get("settings", {})
+    if (config.get("algorithm"), config.get("preset")) == ("bear", "first-release"):
+        return {**config, "preset": "fixed-weight"}  # it was less than that release
     if config.get("algorithm") not in ("pbrl", "pbrl-prior") or not own.keys() & GONE.keys():
         return config
     old = GONE | own
