@@ -82,6 +82,15 @@ def test_all_methods_find_the_value_of_a_policy_near_the_log() -> None:
     assert other.bound(0.95, upper=True) < 0
 
 
+def test_episodes_of_unequal_length_that_end_for_good() -> None:
+    log = paid_by_action(400, noise=0.5, ending=0.3)
+    assert len({rows.stop - rows.start for rows in log.episodes()}) > 5
+    truth = 0.2 / (1 - GAMMA * 0.7)  # 0.54
+    for opinion in Evidence(log, SMALL).opinions(always(0.2)).values():
+        assert opinion.value == pytest.approx(truth, abs=0.2)
+        assert opinion.baseline == pytest.approx(0.0, abs=0.2)
+
+
 def test_far_from_the_log_the_weights_say_so() -> None:
     found = Evidence(paid_by_action(noise=0.1), SMALL, ("wis", "dr")).opinions(always(0.9))
     assert set(found) == {"wis", "dr"}
