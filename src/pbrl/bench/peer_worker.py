@@ -68,11 +68,12 @@ def serve(step: Callable[[], object], versions: dict[str, str]) -> None:
         step()
     print(json.dumps({"versions": versions}), flush=True)
     for line in sys.stdin:
-        steps, start = 0, time.perf_counter()
+        steps, start, cpu_start = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - start < float(line) or steps < 5:
             step()
             steps += 1
-        print(json.dumps({"steps": steps, "seconds": time.perf_counter() - start}), flush=True)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+        print(json.dumps({"steps": steps, "seconds": seconds, "cpu_seconds": cpu}), flush=True)
 
 
 def main() -> None:

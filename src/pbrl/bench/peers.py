@@ -2,7 +2,8 @@
 
 Both libraries train in a process of their own, and take turns of a second or so: whatever else the
 machine does hits both alike, and the ratio of two neighbouring turns says what a figure of either
-alone cannot. A step is what a training makes of it: drawing a minibatch and one update.
+alone cannot. A step is what a training makes of it: drawing a minibatch and one update. Where other
+programs take the cores, the CPU time of a step says more than the clock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +50,13 @@ INSTALL = (
 )
 
 
+class Turn(NamedTuple):
+    """What one side did in one turn."""
+
+    steps_per_second: float
+    cpu_ms: float  # of all its threads, a step
+
+
 class Trainer:
     """A process that trains when told to.
 
@@ -74,10 +82,11 @@ class Trainer:
             self.close()
             raise
 
-    def steps_per_second(self, seconds: float) -> float:
+    def turn(self, seconds: float) -> Turn:
         """Train for so long."""
         answer = self._ask(str(seconds))
-        return float(answer["steps"] / answer["seconds"])
+        steps = answer["steps"]
+        return Turn(steps / answer["seconds"], 1000 * answer["cpu_seconds"] / steps)
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -152,11 +161,9 @@ def _compare_one(
         stack.callback(ours.close)
         theirs = Trainer([str(python), str(peer_worker.__file__)], spec, threads)
         stack.callback(theirs.close)
-        turns = [
-            (ours.steps_per_second(seconds), theirs.steps_per_second(seconds))
-            for _ in range(rounds)
-        ]
-    mine, other = np.array(turns).T
+        turns = np.array([(ours.turn(seconds), theirs.turn(seconds)) for _ in range(rounds)])
+    mine, other = turns[:, :, 0].T
+    mine_cpu, other_cpu = turns[:, :, 1].T
     return {
         "algorithm": name,
         "hidden": spec["hidden"],
@@ -166,6 +173,9 @@ def _compare_one(
         "d3rlpy_steps_per_second": float(np.median(other)),
         "ratio": float(np.median(mine / other)),
         "ratios": [float(x) for x in mine / other],
+        "pbrl_cpu_ms": float(np.median(mine_cpu)),
+        "d3rlpy_cpu_ms": float(np.median(other_cpu)),
+        "cpu_ratio": float(np.median(other_cpu / mine_cpu)),
         "versions": {"pbrl's": ours.versions, "d3rlpy's": theirs.versions},
     }
 

@@ -116,6 +116,7 @@ def _peers(threads: int, a: BenchArguments, console: Console) -> list[dict[str, 
     versions = results[0]["versions"]["d3rlpy's"]
     table = Table(
         "algorithm", "networks, batch", "pbrl steps/s", "d3rlpy steps/s", "times as fast",
+        "CPU ms a step", "times less",
         title=f"pbrl beside d3rlpy {versions['d3rlpy']}; torch {versions['torch']}, "
         f"{threads} threads",
     )  # fmt: skip
@@ -125,6 +126,7 @@ def _peers(threads: int, a: BenchArguments, console: Console) -> list[dict[str, 
         table.add_row(
             r["algorithm"], sizes, f"{r['pbrl_steps_per_second']:.1f}",
             f"{r['d3rlpy_steps_per_second']:.1f}", f"{r['ratio']:.2f} ({low:.2f} to {high:.2f})",
+            f"{r['pbrl_cpu_ms']:.2f}, {r['d3rlpy_cpu_ms']:.2f}", f"{r['cpu_ratio']:.2f}",
         )  # fmt: skip
     console.print(table)
     return results
