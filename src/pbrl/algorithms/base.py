@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from pbrl.algorithms.settings import AlgorithmConfig, require
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
+from pbrl.nn.adam import Adam
 from pbrl.nn.critics import Critics
 
 __all__ = ["Algorithm", "AlgorithmConfig", "Parts", "adam", "descend", "require"]
@@ -291,9 +292,7 @@ def _fixed(like: Tensor) -> torch.Generator:
     return torch.Generator(like.device).manual_seed(0)
 
 
-def adam(parameters: Any, lr: float, **options: Any) -> torch.optim.Adam:
-    """Adam in its fused form: one pass over the stacked parameters."""
-    return torch.optim.Adam(parameters, lr=lr, fused=True, **options)
+adam = Adam  # in its fused form: one pass over the stacked parameters
 
 
 def descend(optimizer: Optimizer, loss: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from pbrl.nn.init import CRITIC_HEAD_BOUND, Init, hidden_bias_, hidden_bound, uniform_
+from pbrl.nn.relu_network import mask_, relu_network
 
 Activation = Literal["relu", "silu"]
 # Loss of a chunk: (values [K, n] of these rows, which rows) -> scalar.
@@ -246,6 +247,12 @@ class EnsembleMLP(nn.Module):
     def member(self, x: Tensor, member: int) -> Tensor:
         """One member's values, ``[N, in]`` -> ``[N]``; gradients reach ``x`` only."""
         h, weights = x, self._effective_weights()
+        if self.plain_relu:
+            layers = zip(
+                [*weights[:-1], weights[-1].mT], [*self.biases, self.head_bias], strict=True
+            )
+            mine = [(w[member].mT.detach(), b[member, 0].detach()) for w, b in layers]
+            return relu_network(x, [part for layer in mine for part in layer]).squeeze(1)
         for weight, bias in zip(weights[:-1], self.biases, strict=True):
             bias, weight = bias.detach()[member], weight.detach()[member]
             h = self._activate(torch.addmm(bias, h, weight))
@@ -397,12 +404,6 @@ def add_relu_(z: Tensor, bias: Tensor) -> Tensor:
     if z.device.type == "cpu":
         return torch.ops.aten._add_relu_(z, bias)  # type: ignore[no-any-return]
     return z.add_(bias).relu_()
-
-
-def mask_(gradient: Tensor, activation: Tensor) -> Tensor:
-    """Zero ``gradient`` in place where the ReLU's output ``activation`` is zero."""
-    torch.ops.aten.threshold_backward.grad_input(gradient, activation, 0, grad_input=gradient)
-    return gradient
 
 
 class _FollowMember(torch.autograd.Function):

@@ -23,7 +23,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pbrl.nn.ensemble import EnsembleMLP, mask_
+from pbrl.nn.ensemble import EnsembleMLP
+from pbrl.nn.relu_network import mask_
 
 # (values [K, n], gradients [K, n, columns], rows) -> scalar, a sum over rows.
 GradientLoss = Callable[[Tensor, Tensor, slice], Tensor]

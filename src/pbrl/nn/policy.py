@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pbrl.nn.init import POLICY_HEAD_BOUND, Init, hidden_bias_, hidden_bound, uniform_
+from pbrl.nn.relu_network import relu_network
 
 LOG_STD_RANGE = (-5.0, 2.0)
 EDGE = 1 - 1e-6
@@ -56,11 +57,13 @@ class MLP(nn.Module):
         self, x: Tensor, dropout: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:
         """``[..., in] -> [..., out]``; hidden units are dropped with probability ``dropout``."""
+        if not dropout:
+            layers = (*self.layers, self.head)
+            return relu_network(x, [p for layer in layers for p in (layer.weight, layer.bias)])
         for layer in self.layers:
             x = torch.relu(layer(x))
-            if dropout:
-                kept = torch.empty_like(x).bernoulli_(1 - dropout, generator=generator)
-                x = x * kept / (1 - dropout)
+            kept = torch.empty_like(x).bernoulli_(1 - dropout, generator=generator)
+            x = x * kept / (1 - dropout)
         out: Tensor = self.head(x)
         return out
 
