@@ -29,7 +29,7 @@ from pbrl.bench.worker import made_up_data
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
-from pbrl.training.machine import keep_freed_memory
+from pbrl.training.machine import keep_freed_memory, use_wide_products
 
 COLUMNS = (
     "observations", "actions", "rewards", "next_observations", "terminals", "episode_ends",
@@ -191,6 +191,7 @@ def main() -> None:
     spec = json.loads(sys.stdin.readline())
     torch.set_num_threads(spec["threads"])
     keep_freed_memory()
+    wide = use_wide_products()
     with np.load(spec["rows"], allow_pickle=False) as rows:
         data = TrainingData(TransitionDataset(*(rows[name] for name in COLUMNS)))
     cls = algorithm_class(spec["algorithm"])
@@ -199,8 +200,9 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     peer_worker.serve(
         lambda: algorithm.update(data.sample(spec["batch_size"], generator)),
-        {"pbrl": __version__, "torch": torch.__version__, "numpy": np.__version__},
-    )
+        {"pbrl": __version__, "torch": torch.__version__, "numpy": np.__version__,
+         "products": "oneDNN" if wide else "as torch chooses"},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

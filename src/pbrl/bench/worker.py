@@ -20,7 +20,7 @@ from pbrl.bench.flops import pbrl_gflop
 from pbrl.bench.variants import ROWS, SIZES, Variant, by_name
 from pbrl.data.dataset import DatasetInfo, TransitionDataset
 from pbrl.data.training_data import TrainingData
-from pbrl.training.machine import keep_freed_memory, pick_device
+from pbrl.training.machine import keep_freed_memory, pick_device, use_wide_products
 
 GEMM_SHAPE = (1408, 256, 256)
 EVERY, INTERVAL = 50, 1000  # steps between records when measuring the loop, and as charged
@@ -79,6 +79,7 @@ def measure(variant: Variant, threads: int, seconds: float, device: str) -> dict
     else:
         if device == "cpu":
             keep_freed_memory()
+            use_wide_products()
         algorithm = algorithm_class(variant.algorithm)(variant.config, s, a, device=device)
         algorithm.prepare(data)
         update = algorithm.update

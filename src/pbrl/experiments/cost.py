@@ -39,10 +39,11 @@ def measure_here(algorithm: str, updates: int) -> dict[str, Any]:
 
     from pbrl.algorithms import algorithm_class
     from pbrl.data.training_data import Batch
-    from pbrl.training.machine import keep_freed_memory
+    from pbrl.training.machine import keep_freed_memory, use_wide_products
 
     torch.set_num_threads(1)
     keep_freed_memory()
+    use_wide_products()
     learner = algorithm_class(algorithm)(None, OBSERVATION_DIM, ACTION_DIM)
     rows = learner.config.batch_size
     generator = torch.Generator().manual_seed(0)

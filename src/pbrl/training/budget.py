@@ -12,7 +12,7 @@ from pbrl.data.dataset import TransitionDataset
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
-from pbrl.training.machine import keep_freed_memory, pick_device, use_threads
+from pbrl.training.machine import keep_freed_memory, pick_device, use_threads, use_wide_products
 
 WARM_UP, LEAST_STEPS = 5, 20
 # Seconds spent on measuring: on a shared machine five can be far from what an hour will be like.
@@ -30,8 +30,10 @@ def steps_for_hours(
         raise PbrlError(f"hours (--hours) must be a positive number, got {hours:g}.")
     use_threads(config.threads)
     device = pick_device(config.device)
-    if config.tune_allocator and device == "cpu":
-        keep_freed_memory()
+    if device == "cpu":
+        use_wide_products()
+        if config.tune_allocator:
+            keep_freed_memory()
     dataset = config.load_dataset() if dataset is None else dataset
     data = TrainingData(dataset, device=device)
     algorithm = algorithm_class(config.algorithm)(config.settings, device=device)

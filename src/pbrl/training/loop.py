@@ -33,6 +33,7 @@ from pbrl.training.machine import (
     pick_device,
     stop_signals,
     use_threads,
+    use_wide_products,
 )
 from pbrl.training.model_card import write_model_card
 from pbrl.training.progress import TrainingProgress
@@ -129,8 +130,10 @@ def _run_alone(
         config = replace(config, threads=int(stored["threads"]))
     threads = use_threads(config.threads)
     device = pick_device(config.device)
-    if config.tune_allocator and device == "cpu":
-        keep_freed_memory()
+    if device == "cpu":
+        use_wide_products()
+        if config.tune_allocator:
+            keep_freed_memory()
 
     session = open_session(config, dataset, device, threads, stored, extension)
     run, config = session.run, session.config

@@ -11,6 +11,7 @@ import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import torch
@@ -77,6 +78,38 @@ def keep_freed_memory() -> bool:
     mallopt(trim_threshold, -1)
     mallopt(top_pad, 64 << 20)
     return True
+
+
+def use_wide_products() -> bool:
+    """Let oneDNN take torch's matrix products where MKL leaves half of the processor idle.
+
+    MKL keeps to AVX2 on AMD's processors; with AVX-512 oneDNN makes twice as many products a
+    second. torch hands float32 products to oneDNN only along with the permission to round them to
+    bfloat16, of which oneDNN makes use on processors with AMX alone. So there must be none, and a
+    product must come out in full float32, or everything stays as it was. Returns whether oneDNN was
+    chosen; the environment variable PBRL_ONEDNN=0 forbids it.
+    """
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)  # torch 2.9 and newer
+    if matmul is None or os.environ.get("PBRL_ONEDNN") == "0" or not _amd_with_avx512():
+        return False
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    numbers = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 256, 256, generator=numbers)
+    exact = left.double() @ right.double()
+    if ((left @ right) - exact).abs().max() < 1e-3:  # rounded to bfloat16 it would be 0.2
+        return True
+    matmul.fp32_precision = before
+    return False
+
+
+def _amd_with_avx512() -> bool:
+    try:
+        processor = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return False
+    wanted = "AuthenticAMD" in processor and " avx512f " in processor
+    return wanted and " amx_" not in processor
 
 
 def stop_signals() -> list[int]:
