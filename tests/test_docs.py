@@ -27,7 +27,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in FENCE.finditer(page.read_text())]
 
 
-SLOW = {"data.md"}  # pages whose blocks take over fifteen seconds
+SLOW = {"data.md", "getting-started.md", "trust.md"}  # pages whose blocks take over fifteen seconds
 
 
 @pytest.mark.parametrize(
