@@ -123,5 +123,7 @@ def test_what_moved_is_no_setting_of_pbrl() -> None:
     ("setting", "home"), [("policy_noise", "pbrl-anchored"), ("l2", "pbrl-ablations")]
 )
 def test_a_setting_of_another_algorithm_is_named_with_its_home(setting: str, home: str) -> None:
-    with pytest.raises(pbrl.PbrlError, match=f"pbrl has no setting '{setting}'.*{home}"):
+    with pytest.raises(
+        pbrl.PbrlError, match=f"pbrl has no setting '{setting}'; it is one of .*{home}"
+    ):
         make_config("pbrl", "paper", "x", **{setting: 0.5})

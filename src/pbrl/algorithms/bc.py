@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, descend
 from pbrl.algorithms.settings import Positive, Sizes
 from pbrl.data.training_data import Batch
 from pbrl.nn.policy import DeterministicPolicy, TanhGaussianPolicy
@@ -70,9 +70,7 @@ class BC(Algorithm):
         else:
             mean, log_std = self.policy(s)
             loss = -self.policy.action_log_prob(mean, log_std, a).mean()
-        self.actor_optimizer.zero_grad()
-        loss.backward()
-        self.actor_optimizer.step()
+        descend(self.actor_optimizer, loss)
         return {"actor_loss": loss.detach()}
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, Parts, adam
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, Parts, adam, descend
 from pbrl.algorithms.settings import (
     Count,
     Inside,
@@ -224,9 +224,7 @@ class SupportActor(nn.Module):
     def fit_behaviour(self, s: Tensor, a: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """One step of the VAE."""
         loss = self.vae.loss(s, a, self.config.kl_weight, generator)
-        self.vae_optimizer.zero_grad()
-        loss.backward()
-        self.vae_optimizer.step()
+        descend(self.vae_optimizer, loss)
         return {"vae_loss": loss.detach()}
 
     @torch.no_grad()
@@ -266,9 +264,7 @@ class SupportActor(nn.Module):
             q_pi = value(torch.tanh(u[:, 0]))  # one action a state, as in the authors' code
             loss = loss - q_pi.mean()
             metrics["actor_q"] = q_pi.detach().mean()
-        self.policy_optimizer.zero_grad()
-        loss.backward()
-        self.policy_optimizer.step()
+        descend(self.policy_optimizer, loss)
         if c.mode == "auto":
             self._dual_step(distance.detach())
         return metrics | {"actor_loss": loss.detach()}
@@ -276,9 +272,7 @@ class SupportActor(nn.Module):
     def _dual_step(self, distance: Tensor) -> None:
         """Raise the multiplier while the MMD exceeds its threshold, lower it otherwise."""
         dual = -self.log_multiplier.exp() * (distance - self.config.mmd_threshold).mean()
-        self.multiplier_optimizer.zero_grad()
-        dual.backward()
-        self.multiplier_optimizer.step()
+        descend(self.multiplier_optimizer, dual)
         with torch.no_grad():
             self.log_multiplier.clamp_(*self.log_multiplier_range)
 

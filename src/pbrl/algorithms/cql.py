@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, require
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, descend, require
 from pbrl.algorithms.entropy import EntropyWeight
 from pbrl.algorithms.settings import Count, CountOrZero, Inside, NotNegative, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
@@ -157,9 +157,7 @@ class CQL(Algorithm):
             actor_loss = (alpha * log_pi - self.policy.action_log_prob(mean, log_std, a)).mean()
         else:
             actor_loss = (alpha * log_pi - self.critics.extreme(s, a_pi)).mean()
-        self.actor_optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor_optimizer.step()
+        descend(self.actor_optimizer, actor_loss)
 
         metrics = self._critic_step(s, a, y, actions, log_density)
         self.targets.move_towards(self.critics, c.tau)
@@ -228,8 +226,6 @@ class CQL(Algorithm):
             # The multiplier grows while the gap is above the threshold.
             current = self.multipliers.log_multiplier.exp().clamp_max(1e6)
             multiplier_loss = -(current * (gap - c.lagrange_threshold)).mean()
-            self.multiplier_optimizer.zero_grad()
-            multiplier_loss.backward()
-            self.multiplier_optimizer.step()
+            descend(self.multiplier_optimizer, multiplier_loss)
             metrics["multiplier"] = current.detach()
         return metrics

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pbrl.algorithms.base import adam
+from pbrl.algorithms.base import adam, descend
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
@@ -266,9 +266,7 @@ class DynamicsTrainer:
         x, y = pairs(self.data.gather(rows.flatten()))
         x, y = x.view(members, size, -1), y.view(members, size, -1)
         loss = self.model.loss(x, y)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        descend(self.optimizer, loss)
         self.updates += 1
         last = self.updates >= self.settings.max_updates
         if self.updates % self.epoch_updates == 0 or last:

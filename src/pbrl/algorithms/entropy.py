@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pbrl.algorithms.base import descend
+
 
 class EntropyWeight(nn.Module):
     """alpha = exp(log_alpha), tuned so that the policy keeps a target entropy.
@@ -30,7 +32,4 @@ class EntropyWeight(nn.Module):
     def tune(self, log_pi: Tensor, optimizer: Optimizer) -> Tensor:
         """One step for the log densities ``[B]`` of the policy's actions; returns the loss."""
         loss = -(self.log_alpha * (log_pi + self.target_entropy).detach()).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return descend(optimizer, loss)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, descend
 from pbrl.algorithms.settings import Dropout, Inside, NotNegative, Positive, Sizes, Tau
 from pbrl.algorithms.td3bc import SMALL_NETWORKS
 from pbrl.data.training_data import Batch
@@ -109,9 +109,7 @@ class IQL(Algorithm):
         actor_loss = -(weight * self.policy.log_prob(mean, a)).mean()
         cosine = math.cos(math.pi * min(1.0, self.step / self.total_steps))
         self.actor_optimizer.param_groups[0]["lr"] = c.actor_lr * (1 + cosine) / 2
-        self.actor_optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor_optimizer.step()
+        descend(self.actor_optimizer, actor_loss)
 
         # Both critics regress on r + gamma V(s') (Eq. 6).
         y = r + c.gamma * (1 - terminal) * v2

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, descend
 from pbrl.algorithms.entropy import EntropyWeight
 from pbrl.algorithms.settings import Inside, Members, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
@@ -130,9 +130,7 @@ class SACN(Algorithm):
 
         # The policy follows the lowest critic.
         actor_loss = (alpha * log_pi - self.critics.extreme(s, a_pi)).mean()
-        self.actor_optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor_optimizer.step()
+        descend(self.actor_optimizer, actor_loss)
 
         self.critics_optimizer.zero_grad()
         metrics = self._add_critic_gradients(s, a, y)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam
+from pbrl.algorithms.base import Algorithm, AlgorithmConfig, adam, descend
 from pbrl.algorithms.settings import Count, Inside, NotNegative, Positive, Sizes, Tau
 from pbrl.data.training_data import Batch
 from pbrl.nn.critics import Critics, move_towards
@@ -96,9 +96,7 @@ class TD3BC(Algorithm):
         metrics = self._update_critics(batch)
         if (self.step + 1) % c.policy_freq == 0:
             loss, policy_metrics = self._policy_loss(batch)
-            self.actor_optimizer.zero_grad()
-            loss.backward()
-            self.actor_optimizer.step()
+            descend(self.actor_optimizer, loss)
             self.targets.move_towards(self.critics, c.tau)
             move_towards(self.target_policy, self.policy, c.tau)
             metrics |= {"actor_loss": loss.detach()} | policy_metrics

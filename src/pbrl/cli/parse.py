@@ -101,8 +101,8 @@ def _reworded(sentence: str) -> str:
 
 def _nearest_flags(wrong: str, help_page: str) -> str:
     """``Did you mean --steps?``, where a flag that is not there resembles one that is."""
-    lines = (line.strip("│ ") for line in help_page.splitlines())
-    columns = [line.split("  ")[0] for line in lines if line.startswith("-")]
+    # A long page is set in boxes side by side.
+    columns = re.findall(r"│ +(-.*?)(?:  |│|$)", help_page, re.MULTILINE)
     known = set(re.findall(r"--[a-z][\w-]*", "\n".join(columns)))
     near: list[str] = []
     for given in re.findall(r"--[\w-]+", wrong):

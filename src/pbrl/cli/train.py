@@ -16,6 +16,7 @@ from pbrl.errors import PbrlError
 from pbrl.training.config import (
     TrainConfig,
     from_json,
+    homes_of,
     make_config,
     read_config,
     usual_algorithm,
@@ -48,13 +49,16 @@ class TrainArguments:
 def main(argv: list[str]) -> int:
     """Run ``pbrl train`` with these words; returns the exit code."""
     defaults = _defaults(argv)
-    arguments = parse(
-        TrainArguments,
-        argv,
-        "pbrl train",
-        default=TrainArguments(defaults),
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
-    )
+    try:
+        arguments = parse(
+            TrainArguments,
+            argv,
+            "pbrl train",
+            default=TrainArguments(defaults),
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+        )
+    except PbrlError as error:
+        raise PbrlError(_settings_elsewhere(argv, defaults.algorithm) + str(error)) from error
     config = arguments.run
     if not _words(argv, ("env-id",)):
         named_by_file(config.env_id, "The file of settings")
@@ -102,6 +106,17 @@ def _measured(config: TrainConfig, threads: int, arguments: TrainArguments) -> i
     each = "" if arguments.seeds is None else " a seed"
     console.print(f"{arguments.hours:g} hours{each} here are about {steps:,} steps.")
     return steps
+
+
+def _settings_elsewhere(argv: list[str], algorithm: str) -> str:
+    """Of flags that are settings of other algorithms: whose."""
+    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
+    homes = {flag: homes_of(flag[2:].replace("-", "_")) for flag in flags}
+    return "".join(
+        f"{algorithm} has no {flag}; it is a setting of {', '.join(names)}. "
+        for flag, names in homes.items()
+        if names and algorithm not in names
+    )
 
 
 def _defaults(argv: list[str]) -> TrainConfig:

@@ -187,13 +187,15 @@ def usual_algorithm(chosen: bool) -> str:
 
 def _unknown_setting(name: str, algorithm: str, known: dict[str, Any]) -> PbrlError:
     """That names the algorithm which has the setting, if another one does."""
-    homes = [other for other, cls in ALGORITHMS.items() if name in _hints(cls.Config)]
+    homes = homes_of(name)
     if not homes:
         return unknown_name("setting", name, known)
-    owners = " and ".join(homes) if len(homes) < 4 else "others"
-    return PbrlError(
-        f"{algorithm} has no setting '{name}'; {owners} {'has' if len(homes) == 1 else 'have'} it."
-    )
+    return PbrlError(f"{algorithm} has no setting '{name}'; it is one of {', '.join(homes)}.")
+
+
+def homes_of(setting: str) -> list[str]:
+    """The algorithms that have this setting of their own."""
+    return [name for name, cls in ALGORITHMS.items() if setting in _hints(cls.Config)]
 
 
 def to_json(config: Any) -> dict[str, Any]:
