@@ -265,8 +265,28 @@ class Algorithm:
             state[f"extra/{key}"] = value
         return state
 
+    def load_checkpoint(
+        self, state: Mapping[str, Tensor], where: str, *, networks_only: bool = False
+    ) -> None:
+        """``load_state_dict`` of what a file holds; a state that does not fit is refused.
+
+        Args:
+            state: as ``state_dict`` gave it.
+            where: the file, for messages.
+            networks_only: just enough to act and to judge.
+        """
+        try:
+            self.load_state_dict(state, networks_only=networks_only)
+        except (RuntimeError, KeyError, TypeError, ValueError, IndexError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise PbrlError(f"{where} does not fit the run's config: {reason}.") from error
+
     def load_state_dict(self, state: Mapping[str, Tensor], *, networks_only: bool = False) -> None:
         """The inverse of ``state_dict``; with ``networks_only`` just enough to act and to judge."""
+        known = {f"networks/{name}" for name in self.networks()}
+        for key in state:
+            if key.startswith("networks/") and key.rsplit("/", 1)[0] not in known:
+                raise KeyError(f"unknown tensor {key}")
         for name, network in self.networks().items():
             network.load_state_dict(_below(state, f"networks/{name}/"))
         if networks_only:
@@ -276,6 +296,7 @@ class Algorithm:
             for key, value in _below(state, f"optimizers/{name}/").items():
                 index, slot = key.split("/")
                 slots.setdefault(int(index), {})[slot] = value
+            _require_slots(name, optimizer, slots)
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": slots, "param_groups": groups})
         self.generator.set_state(state["rng/updates"])
@@ -285,6 +306,18 @@ class Algorithm:
 
 def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+
+
+def _require_slots(
+    name: str, optimizer: torch.optim.Optimizer, slots: Mapping[int, Mapping[str, Tensor]]
+) -> None:
+    """Refuse slots that the optimiser, which does not look at them, would stumble over later."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in slots.items():
+        shapes = {key: tuple(value.shape) for key, value in values.items()}
+        shape = tuple(parameters[index].shape)
+        if shapes != {"step": (), "exp_avg": shape, "exp_avg_sq": shape}:
+            raise ValueError(f"the optimiser {name} has other tensors at its parameter {index}")
 
 
 def _fixed(like: Tensor) -> torch.Generator:

@@ -22,6 +22,7 @@ from pbrl.training.config import (
     usual_algorithm,
 )
 from pbrl.training.run import CONFIG, SEEDS_CONFIG
+from pbrl.training.run_info import read_info
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ def _stored(run_dir: str | Path | None, *, several: bool) -> TrainConfig | None:
     file = Path(run_dir) / (SEEDS_CONFIG if several else CONFIG)
     if not file.is_file():
         return None
-    values = read_config(file)
-    config = from_json(values if several else values["config"], str(file), complete=True)
+    values = read_config(file) if several else read_info(file)["config"]
+    config = from_json(values, str(file), complete=True)
     # A single run knows its own threads; seeds are told theirs.
     threads = config.threads if several else 0
     return dataclasses.replace(config, run_dir=Path(run_dir), threads=threads)

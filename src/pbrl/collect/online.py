@@ -31,6 +31,7 @@ from pbrl.data.training_data import Batch
 from pbrl.envs.player import Player, Step
 from pbrl.errors import DivergenceError, PbrlError
 from pbrl.training.checkpoint import (
+    Checkpoint,
     all_finite,
     latest_checkpoint,
     list_checkpoints,
@@ -303,22 +304,33 @@ class OnlineTraining:
             "loop/episode": torch.tensor(self.episode),
             "loop/recent": torch.from_numpy(self.recent.copy()),
         }
-        save_checkpoint(self.path / "checkpoints", self.step, state, self.fingerprint)
+        save_checkpoint(self.path / "checkpoints", self.step, state, self._origin)
         prune(self.path / "checkpoints")
         self.saved = self.step
 
-    def resume(self, progress: TrainingProgress) -> None:
-        """Take up the newest checkpoint, if there is one."""
-        checkpoint = latest_checkpoint(self.path / "checkpoints", say=progress.say)
-        if checkpoint is None:
-            return
-        state = checkpoint.state
-        self.sac.load_state_dict(state)
-        self.sampler.set_state(state["rng/sampler"])
-        self.explorer.set_state(state["rng/explorer"])
+    @property
+    def _origin(self) -> dict[str, str]:
+        """What marks this training's checkpoints."""
+        return {"data_fingerprint": self.fingerprint}
+
+    def _use(self, checkpoint: Checkpoint) -> None:
+        checkpoint.require_origin(self._origin)
+        state, where = checkpoint.state, str(checkpoint.path)
+        self.sac.load_checkpoint(state, where)
+        try:
+            self.sampler.set_state(state["rng/sampler"])
+            self.explorer.set_state(state["rng/explorer"])
+            self.episode = int(state["loop/episode"])
+            self.recent = state["loop/recent"].numpy()
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise PbrlError(f"{where} does not fit this training: {error}.") from error
         self.step = self.saved = checkpoint.step
-        self.episode = int(state["loop/episode"])
+
+    def resume(self, progress: TrainingProgress) -> None:
+        """Take up the newest checkpoint that fits, if there is one."""
+        places = self.path / "checkpoints"
+        if latest_checkpoint(places, say=progress.say, use=self._use) is None:
+            return
         self.replay.buffer.total = self.step
-        self.recent = state["loop/recent"].numpy()
         if self.step < self.config.steps:
             progress.say(f"Going on with {self.path} at step {self.step:,}.")

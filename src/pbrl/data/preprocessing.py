@@ -139,16 +139,38 @@ class Preprocessing:
         }
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Preprocessing:
-        """The inverse of ``to_json``."""
-        return Preprocessing(
-            np.array(values["observation_shift"], np.float32),
-            np.array(values["observation_scale"], np.float32),
-            np.array(values["action_low"], np.float32),
-            np.array(values["action_high"], np.float32),
-            float(values["reward_shift"]),
-            float(values["reward_scale"]),
-        )
+    def from_json(values: dict[str, Any], where: str = "A run") -> Preprocessing:
+        """The inverse of ``to_json``; maps that cannot be followed are refused.
+
+        Args:
+            values: what ``to_json`` gave.
+            where: the file, for messages.
+        """
+        try:
+            names = ("observation_shift", "observation_scale", "action_low", "action_high")
+            arrays = [np.array(values[name], np.float32) for name in names]
+            shift, scale = float(values["reward_shift"]), float(values["reward_scale"])
+            observation_shift, observation_scale, low, high = arrays
+            sound = (
+                all(array.ndim == 1 and np.isfinite(array).all() for array in arrays)
+                and observation_shift.shape == observation_scale.shape
+                and low.shape == high.shape
+                and np.isfinite([shift, scale]).all()
+                and (observation_scale > 0).all()
+                and (low < high).all()
+                and scale > 0
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise PbrlError(
+                f"{where} has an unreadable preprocessing ({type(error).__name__}: "
+                f"{str(error)[:80]}); restore it from a backup."
+            ) from error
+        if not sound:
+            raise PbrlError(
+                f"{where} has a preprocessing that cannot be followed: its numbers must be finite, "
+                "scales positive and bounds low < high; restore it from a backup."
+            )
+        return Preprocessing(observation_shift, observation_scale, low, high, shift, scale)
 
 
 def bounded_actions(

@@ -4,11 +4,12 @@ A checkpoint is a directory ``step_000012000`` with
 
 - ``networks.safetensors``: weights, enough to act and to judge,
 - ``training.safetensors``: optimisers, random generators, schedule state,
-- ``checkpoint.json``: format version, step, data fingerprint and the SHA-256 of the two files.
+- ``checkpoint.json``: format version, step, whose it is (the run's algorithm, seed, data and
+  preprocessing), and the SHA-256 of the two files.
 
 It is written under a temporary name and renamed when complete, and nothing in it depends on the
-time, so equal trainings have equal files. A checkpoint whose bytes do not match its hashes is
-passed over for the one before it.
+time, so equal trainings have equal files. A checkpoint whose bytes do not match its hashes, or that
+does not fit its run, is passed over for the one before it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,15 +45,36 @@ class Checkpoint:
         step: gradient steps done.
         state: the flat state of the algorithm and the loop.
         path: where it lies.
+        manifest: the contents of ``checkpoint.json``.
     """
 
     step: int
     state: dict[str, Tensor]
     path: Path
+    manifest: dict[str, Any]
+
+    def require_origin(self, origin: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint that says it is of another run; an older one may not say it."""
+        for name, value in origin.items():
+            if self.manifest.get(name, value) != value:
+                raise PbrlError(
+                    f"{self.path} is not of this run: its {name.replace('_', ' ')} is another."
+                )
+
+
+def origin_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What marks the checkpoints of the run whose ``config.json`` says ``info``."""
+    maps = json.dumps(info["preprocessing"], sort_keys=True)
+    return {
+        "algorithm": info["config"]["algorithm"],
+        "seed": info["config"]["seed"],
+        "data_fingerprint": info["data"]["fingerprint"],
+        "preprocessing": hashlib.sha256(maps.encode()).hexdigest(),
+    }
 
 
 def save_checkpoint(
-    directory: Path, step: int, state: Mapping[str, Tensor], fingerprint: str
+    directory: Path, step: int, state: Mapping[str, Tensor], origin: Mapping[str, Any]
 ) -> Path:
     """Write a checkpoint of ``state`` at ``step`` into ``directory``, all or nothing."""
     final = directory / f"step_{step:09d}"
@@ -63,7 +86,7 @@ def save_checkpoint(
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "step": step,
-        "data_fingerprint": fingerprint,
+        **origin,
         "sha256": {},
     }
     try:
@@ -92,7 +115,9 @@ def _write_durably(path: Path, content: bytes) -> None:
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoint directories, oldest first."""
-    return sorted(p for p in directory.glob("step_*") if p.is_dir())
+    return sorted(
+        p for p in directory.glob("step_*") if re.fullmatch(r"step_\d{9,}", p.name) and p.is_dir()
+    )
 
 
 def prune(directory: Path, keep_every: int = 0, keep_last: int = 2) -> None:
@@ -122,9 +147,17 @@ def read_checkpoint(path: Path, *, networks_only: bool = False) -> Checkpoint:
             if hashlib.sha256(content).hexdigest() != hashes[name]:
                 raise PbrlError(f"{path / name} does not match its checksum.")
             state |= load_tensors(content)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise PbrlError(f"{path} is damaged ({type(error).__name__}: {error}).") from error
-    return Checkpoint(step, state, path)
+    except (
+        OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError
+    ) as error:  # fmt: skip
+        reason = " ".join(str(error).split())[:200]
+        raise PbrlError(f"{path} is damaged ({type(error).__name__}: {reason}).") from error
+    if path.name != f"step_{step:09d}":
+        raise PbrlError(f"{path} is damaged: its {MANIFEST} speaks of step {step}.")
+    broken = all_finite(state)
+    if broken is not None:
+        raise PbrlError(f"{path} is damaged: {broken} holds values that are not finite.")
+    return Checkpoint(step, state, path, manifest)
 
 
 def latest_checkpoint(
@@ -132,21 +165,33 @@ def latest_checkpoint(
     *,
     networks_only: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
+    use: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed over.
+    """The newest checkpoint that is whole and fits; others are named and passed over.
 
-    Returns None when there is no checkpoint at all; when all are damaged, raises PbrlError.
+    Args:
+        directory: where the checkpoints are.
+        networks_only: read no optimisers.
+        say: told why a checkpoint is passed over.
+        use: loads it; a PbrlError says that it does not fit.
+
+    Returns:
+        None when there is no checkpoint at all; when none fits, raises PbrlError.
     """
     paths = list_checkpoints(directory)
+    reason = ""
     for path in reversed(paths):
         try:
-            return read_checkpoint(path, networks_only=networks_only)
+            checkpoint = read_checkpoint(path, networks_only=networks_only)
+            use(checkpoint)
+            return checkpoint
         except PbrlError as error:
+            reason = reason or str(error)
             say(f"{error} Using the one before it.")
     if paths:
         raise PbrlError(
-            f"Every checkpoint in {directory} is damaged; restore one from a backup, or train "
-            "again in another --run-dir."
+            f"Every checkpoint in {directory} is damaged or another run's; restore one from a "
+            f"backup, or train again in another --run-dir. ({reason})"
         )
     return None
 

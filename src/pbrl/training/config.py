@@ -268,7 +268,7 @@ def read_config(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text())
     except OSError as error:
         raise PbrlError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError, too
         raise PbrlError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(values, dict):
         raise PbrlError(f"{path} must hold one JSON object of settings.")

@@ -33,7 +33,7 @@ from pbrl.data.training_data import Batch, LoggedBatch
 from pbrl.deploy.agent import Agent
 from pbrl.envs.player import Player, Step
 from pbrl.errors import PbrlError
-from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
+from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, origin_of, read_checkpoint
 from pbrl.training.config import TrainConfig
 from pbrl.training.guard_of_run import training_dataset
 from pbrl.training.loop import evaluate_session, run_training
@@ -147,12 +147,14 @@ def finetune(
 
 
 def _parent_checkpoint(parent: Run, step: int | None) -> Checkpoint:
+    def use(checkpoint: Checkpoint) -> None:
+        checkpoint.require_origin(origin_of(parent.info))
+
     if step is not None:
-        path = parent.checkpoints / f"step_{step:09d}"
-        if not path.is_dir():
-            raise PbrlError(f"{parent.path} has no checkpoint at step {step}.")
-        return read_checkpoint(path)
-    checkpoint = latest_checkpoint(parent.checkpoints)
+        kept = read_checkpoint(parent.checkpoint_at(step))
+        use(kept)
+        return kept
+    checkpoint = latest_checkpoint(parent.checkpoints, use=use)
     if checkpoint is None:
         raise PbrlError(f"{parent.path} has no checkpoint yet; train it first.")
     return checkpoint
@@ -176,16 +178,13 @@ def _relaxed(parent: Run, checkpoint: Checkpoint, relax: float) -> tuple[Any, st
         data["action_dim"],
         total_steps=int(parent.info["schedule_steps"]),
     )
-    algorithm.load_state_dict(checkpoint.state)
+    algorithm.load_checkpoint(checkpoint.state, str(checkpoint.path))
     return algorithm.relaxed(relax)
 
 
 def _inherit(session: Session, checkpoint: Checkpoint) -> None:
     """Weights and optimisers of the parent; step, schedule and random numbers start anew."""
-    try:
-        session.algorithm.inherit(checkpoint.state)
-    except (RuntimeError, KeyError) as error:
-        raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
+    session.algorithm.inherit(checkpoint.state)  # which has been loaded into its equal before
 
 
 class OnlineBatches:

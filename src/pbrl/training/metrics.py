@@ -99,12 +99,14 @@ def read_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
     path = run_dir / "metrics.jsonl"
     if not path.exists():
         return
-    with open(path) as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                record = json.loads(line)
-            except ValueError as error:
-                if not line.endswith("\n"):
+                record = json.loads(line.decode())
+                if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
+                    raise TypeError("step and kind")
+            except (ValueError, RecursionError, KeyError, TypeError) as error:
+                if not line.endswith(b"\n"):
                     return
                 raise PbrlError(f"{path} is damaged at line {number}; delete that line.") from error
             yield record

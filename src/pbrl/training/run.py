@@ -6,6 +6,7 @@ import dataclasses
 import json
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,10 +21,17 @@ from pbrl.data.preprocessing import Preprocessing
 from pbrl.deploy.agent import Agent
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
-from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, read_checkpoint
-from pbrl.training.config import TrainConfig, from_json, read_config
+from pbrl.training.checkpoint import (
+    Checkpoint,
+    all_finite,
+    latest_checkpoint,
+    origin_of,
+    read_checkpoint,
+)
+from pbrl.training.config import TrainConfig, from_json
 from pbrl.training.guard_of_run import guard_of_run
 from pbrl.training.metrics import read_metrics
+from pbrl.training.run_info import is_count, is_number, read_info
 
 CONFIG, SUMMARY = "config.json", "summary.json"
 WEIGHTS = "model.safetensors"  # of a run laid out for a model hub (hub.py)
@@ -48,7 +56,7 @@ class Run:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise PbrlError(f"{path} holds no pbrl run (no {CONFIG}); give a run directory.")
-        return Run(path, read_config(path / CONFIG))
+        return Run(path, read_info(path / CONFIG))
 
     @property
     def config(self) -> TrainConfig:
@@ -79,11 +87,21 @@ class Run:
         """Where the checkpoints are."""
         return self.path / "checkpoints"
 
+    def checkpoint_at(self, step: int) -> Path:
+        """The kept checkpoint of that step."""
+        path = self.checkpoints / f"step_{step:09d}"
+        if not path.is_dir():
+            raise PbrlError(f"{self.path} has no checkpoint at step {step}.")
+        return path
+
     @property
     def summary(self) -> dict[str, Any] | None:
-        """Results of a finished run; None while it is not finished."""
-        path = self.path / SUMMARY
-        return json.loads(path.read_text()) if path.exists() else None
+        """Results of a finished run; None while it is not finished, or where they are torn."""
+        try:
+            values = json.loads((self.path / SUMMARY).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return values if _is_summary(values) else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All metric records."""
@@ -107,22 +125,26 @@ def load_agent(run: str | Path, step: int | None = None, device: str = "cpu") ->
     """
     opened = Run.open(run)
     config = opened.config
-    checkpoint = _checkpoint(opened, step)
     data = opened.info["data"]
     algorithm = algorithm_class(config.algorithm)(
         config.settings, data["observation_dim"], data["action_dim"], device=device
     )
-    try:
-        algorithm.load_state_dict(checkpoint.state, networks_only=True)
-    except (RuntimeError, KeyError) as error:
-        raise PbrlError(f"{checkpoint.path} does not fit the run's config: {error}.") from error
+
+    def use(checkpoint: Checkpoint) -> None:
+        checkpoint.require_origin(origin_of(opened.info))
+        algorithm.load_checkpoint(checkpoint.state, str(checkpoint.path), networks_only=True)
+
+    checkpoint = _checkpoint(opened, step, use)
     agent = Agent(algorithm, opened.preprocessing, opened.info)
     agent.guard_source = lambda asked: guard_of_run(asked, opened.path, checkpoint.step)
     return agent
 
 
-def _checkpoint(run: Run, step: int | None) -> Checkpoint:
-    """The networks of the newest checkpoint, of the one at ``step``, or of a hub's directory."""
+def _checkpoint(run: Run, step: int | None, use: Callable[[Checkpoint], None]) -> Checkpoint:
+    """The networks of the newest checkpoint, of the one at ``step``, or of a hub's directory.
+
+    ``use`` loads them, and refuses those that do not fit.
+    """
     if (run.path / WEIGHTS).is_file() and not run.checkpoints.is_dir():
         if step is not None:
             raise PbrlError(f"{run.path} holds one policy and no checkpoint at step {step}.")
@@ -130,16 +152,44 @@ def _checkpoint(run: Run, step: int | None) -> Checkpoint:
             state = load_tensors((run.path / WEIGHTS).read_bytes())
         except (OSError, SafetensorError) as error:
             raise PbrlError(f"{run.path / WEIGHTS} is damaged ({error}).") from error
-        return Checkpoint(int(run.info["config"]["steps"]), state, run.path / WEIGHTS)
-    if step is None:
-        checkpoint = latest_checkpoint(run.checkpoints, networks_only=True)
-        if checkpoint is None:
-            raise PbrlError(f"{run.path} has no checkpoint yet; train it first.")
+        if (broken := all_finite(state)) is not None:
+            raise PbrlError(
+                f"{run.path / WEIGHTS} is damaged: {broken} holds values that are not finite."
+            )
+        checkpoint = Checkpoint(int(run.info["config"]["steps"]), state, run.path / WEIGHTS, {})
+        use(checkpoint)
         return checkpoint
-    path = run.checkpoints / f"step_{step:09d}"
-    if not path.is_dir():
-        raise PbrlError(f"{run.path} has no checkpoint at step {step}.")
-    return read_checkpoint(path, networks_only=True)
+    if step is None:
+        newest = latest_checkpoint(run.checkpoints, networks_only=True, use=use)
+        if newest is None:
+            raise PbrlError(f"{run.path} has no checkpoint yet; train it first.")
+        return newest
+    checkpoint = read_checkpoint(run.checkpoint_at(step), networks_only=True)
+    use(checkpoint)
+    return checkpoint
+
+
+def _is_summary(values: Any) -> bool:
+    """Whether results are whole: a torn or edited file is as none."""
+    if not isinstance(values, dict) or not isinstance(values.get("algorithm"), str):
+        return False
+    last = values.get("last_evaluation")
+    if last is not None:
+        if not isinstance(last, dict):
+            return False
+        names = ["episodes", "return_mean", "return_std"]
+        names += ["score_mean", "score_std"] if "score_mean" in last else []
+        if not all(is_number(last.get(name)) for name in names):
+            return False
+    training = values.get("last_training")
+    if not (training is None or isinstance(training, dict)):
+        return False
+    numbers = [v for k, v in (training or {}).items() if k.startswith(("u_", "q_"))]
+    return (
+        is_count(values.get("steps"))
+        and is_number(values.get("behaviour_return_mean"))
+        and all(map(is_number, numbers))
+    )
 
 
 def versions() -> dict[str, str]:

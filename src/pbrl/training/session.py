@@ -25,13 +25,15 @@ from pbrl.training.checkpoint import (
     Checkpoint,
     all_finite,
     latest_checkpoint,
+    origin_of,
     prune,
     save_checkpoint,
 )
-from pbrl.training.config import TrainConfig, bound_settings, from_json, read_config, to_json
+from pbrl.training.config import TrainConfig, bound_settings, from_json, to_json
 from pbrl.training.files import cannot_write, refuse_file, write_json
 from pbrl.training.metrics import MetricLog
 from pbrl.training.run import CONFIG, Run, git_revision, versions
+from pbrl.training.run_info import read_info
 
 # Q beyond this many times the largest possible return counts as exploded.
 EXPLOSION_FACTOR = 100.0
@@ -95,8 +97,8 @@ class Session:
         if broken is not None:
             raise diverged(f"the tensor {broken}", float("nan"), self.algorithm.step, self.run)
         self.log.sync()
-        fingerprint = self.run.info["data"]["fingerprint"]
-        save_checkpoint(self.run.checkpoints, self.algorithm.step, state, fingerprint)
+        origin = origin_of(self.run.info)
+        save_checkpoint(self.run.checkpoints, self.algorithm.step, state, origin)
         prune(self.run.checkpoints, self.config.keep_every)
 
 
@@ -110,7 +112,7 @@ def claim_directory(run_dir: Path, resume: bool) -> dict[str, Any] | None:
                 f"{run_dir} already holds a run; add --resume to go on with it, or give another "
                 "--run-dir."
             )
-        return read_config(config_file)
+        return read_info(config_file)
     return None
 
 
@@ -209,12 +211,21 @@ def open_session(
     sampler = torch.Generator(sampler_device).manual_seed(config.seed + 2_000_003)
     checkpoint = None
     if stored is not None:
-        checkpoint = latest_checkpoint(run.checkpoints, say=notes.append)
+
+        def use(found: Checkpoint) -> None:
+            found.require_origin(origin_of(info))
+            algorithm.load_checkpoint(found.state, str(found.path))
+            if algorithm.step != found.step:
+                raise PbrlError(f"{found.path} is damaged: it holds step {algorithm.step}.")
+            try:
+                sampler.set_state(found.state["rng/sampler"])
+            except (RuntimeError, TypeError, KeyError) as error:
+                raise PbrlError(f"{found.path} does not fit: rng/sampler ({error}).") from error
+
+        checkpoint = latest_checkpoint(run.checkpoints, say=notes.append, use=use)
         if checkpoint is None:
             notes.append("No checkpoint yet: starting over.")
         else:
-            algorithm.load_state_dict(checkpoint.state)
-            sampler.set_state(checkpoint.state["rng/sampler"])
             notes.append(f"Resuming {run.path} at step {algorithm.step:,}.")
     _make_directory(run)
     log = MetricLog(run.path, algorithm.step, config.tensorboard, config.wandb, info)
