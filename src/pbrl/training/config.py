@@ -250,6 +250,9 @@ def from_json(
         raise PbrlError(f"{where} must be a JSON object of settings.")
     if not isinstance(values.get("settings", {}), dict):
         raise PbrlError(f"{where}: 'settings' must be a JSON object.")
+    for name in ("algorithm", "preset", "dataset"):
+        if not isinstance(values.get(name) or "", str):
+            raise PbrlError(f"{where}: the setting '{name}' cannot be {values[name]!r}.")
     values = dict(moved(values, where) if complete else values)
     algorithm = values.get("algorithm", "pbrl")
     own = values.pop("settings", {})
