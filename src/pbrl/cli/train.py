@@ -132,7 +132,9 @@ def _defaults(argv: list[str]) -> TrainConfig:
         values = read_config(Path(words["config"]))
         whole = "config" in values  # a run's config.json keeps its settings inside
         values = values["config"] if whole else values
-        return from_json({**values, **named}, words["config"], complete=whole)
+        if isinstance(values, dict):
+            values = {**values, **named}
+        return from_json(values, words["config"], complete=whole)
     algorithm = words.get("algorithm") or usual_algorithm("dataset" in words or "preset" in words)
     preset = words.get("preset", None if "dataset" in words else "demo")
     return make_config(algorithm, preset, words.get("dataset", "demo"))

@@ -65,9 +65,10 @@ class Checkpoint:
 def origin_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """What marks the checkpoints of the run whose ``config.json`` says ``info``."""
     maps = json.dumps(info["preprocessing"], sort_keys=True)
+    config = info["config"]  # as a file holds it: what it lacks stands at its default
     return {
-        "algorithm": info["config"]["algorithm"],
-        "seed": info["config"]["seed"],
+        "algorithm": config.get("algorithm", "pbrl"),
+        "seed": config.get("seed", 0),
         "data_fingerprint": info["data"]["fingerprint"],
         "preprocessing": hashlib.sha256(maps.encode()).hexdigest(),
     }
