@@ -251,7 +251,8 @@ def test_checkpoints_hold_no_clock_and_only_the_last_two_and_milestones_stay(
     kept = [int(p.name.split("_")[1]) for p in list_checkpoints(run.checkpoints)]
     assert kept == [15, 30, 35, 40]
     manifest = json.loads((run.checkpoints / "step_000000040" / "checkpoint.json").read_text())
-    assert set(manifest) == {"format_version", "step", "data_fingerprint", "sha256"}
+    whose = {"algorithm", "seed", "data_fingerprint", "preprocessing"}
+    assert set(manifest) == {"format_version", "step", "sha256", *whose}
 
 
 def test_runs_older_than_a_setting_of_their_preset_are_read_without_it() -> None:
