@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from pbrl.algorithms.pbrl import PBRL, PBRLConfig
 from pbrl.bench.flops import backward_flop, forward_flop, pbrl_gflop
 from pbrl.bench.variants import SIZES, by_name, other_variants, pbrl_variants, scaling_name
-from pbrl.bench.worker import made_up_data, measure_loop, plain_pbrl
+from pbrl.bench.worker import clock_of, made_up_data, measure_loop, plain_pbrl
 from pbrl.cli.main import main
 from pbrl.data.training_data import TrainingData
 
@@ -63,7 +64,7 @@ def test_the_yardstick_does_the_same_work() -> None:
 def test_every_algorithm_has_a_variant() -> None:
     names = [v.name for v in (*pbrl_variants(), *other_variants())]
     assert len(set(names)) == len(names)
-    for expected in ("bc", "td3bc", "cql", "bear", "mopo"):
+    for expected in ("bc", "td3bc", "cql", "bear", "mopo", "pbrl-anchored"):
         assert expected in names
     assert "edac ensemble_size=10" in names
 
@@ -82,6 +83,11 @@ def test_bench_writes_what_it_promises(tmp_path: Path, capsys: pytest.CaptureFix
     assert 0 < first["fraction_of_gemm"] < 1.5
     assert (tmp_path / "b.png").stat().st_size > 1000
     assert "GEMM" in capsys.readouterr().out
+
+
+def test_other_programs_do_not_count_against_a_single_thread() -> None:
+    assert clock_of(1, "cpu") is time.process_time
+    assert clock_of(2, "cpu") is clock_of(1, "cuda") is time.perf_counter
 
 
 def test_bench_refuses_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str]) -> None:

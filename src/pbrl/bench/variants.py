@@ -10,6 +10,7 @@ from typing import Any
 from pbrl.algorithms import ALGORITHMS
 from pbrl.algorithms.base import AlgorithmConfig
 from pbrl.algorithms.pbrl import PBRLConfig, PBRLPriorConfig
+from pbrl.algorithms.pbrl_anchored import PBRLAnchoredConfig
 from pbrl.errors import unknown_name
 
 SIZES = (17, 6)  # observations and actions of HalfCheetah and Walker2d
@@ -30,6 +31,11 @@ class Variant:
     config: AlgorithmConfig
     yardstick: bool = False
 
+    @property
+    def counted_by_hand(self) -> bool:
+        """Whether ``pbrl.bench.flops`` knows the necessary work of a step."""
+        return self.algorithm in ("pbrl", "pbrl-prior")
+
 
 def _pbrl(name: str, yardstick: bool = False, **settings: Any) -> Variant:
     if settings.pop("prior", False):
@@ -38,13 +44,14 @@ def _pbrl(name: str, yardstick: bool = False, **settings: Any) -> Variant:
 
 
 def pbrl_variants() -> list[Variant]:
-    """PBRL with and without its options, and the yardstick."""
+    """PBRL with and without its options, what came of it for CPUs, and the yardstick."""
     return [
         _pbrl("pbrl N_ood=10", n_ood=10),
         _pbrl("pbrl N_ood=2", n_ood=2),
         _pbrl("pbrl N_ood=10 and s'", n_ood=10, authors_code=True),
         _pbrl("pbrl N_ood=2 and s'", n_ood=2, authors_code=True),
         _pbrl("pbrl-prior N_ood=10", n_ood=10, prior=True),
+        Variant("pbrl-anchored", "pbrl-anchored", PBRLAnchoredConfig()),
         _pbrl("plain N_ood=10", yardstick=True, n_ood=10),
         _pbrl("plain N_ood=2", yardstick=True, n_ood=2),
     ]

@@ -84,7 +84,10 @@ def main(argv: list[str]) -> int:
     else:
         variants = pbrl_variants() + ([] if a.quick else other_variants())
         if a.quick:
-            quick = ("pbrl N_ood=10", "pbrl N_ood=2", "pbrl-prior N_ood=10", "plain N_ood=2")
+            quick = (
+                "pbrl N_ood=10", "pbrl N_ood=2", "pbrl-prior N_ood=10", "pbrl-anchored",
+                "plain N_ood=2",
+            )  # fmt: skip
             variants = [v for v in variants if v.name in quick]
         names = [v.name for v in variants if a.only is None or a.only in v.name]
         if not names:
