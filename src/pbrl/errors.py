@@ -20,6 +20,20 @@ class DivergenceError(PbrlError):
     exit_code = 3
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there is not enough memory, or nowhere near: sizes may be beyond any machine's."""
+    if isinstance(error, MemoryError):  # NumPy's
+        return True
+    said = str(error).lower()
+    return isinstance(error, RuntimeError | ValueError | OverflowError) and any(
+        words in said
+        for words in (
+            "out of memory", "can't allocate", "not enough memory", "storage size calculation",
+            "array is too big", "maximum allowed dimension", "invalid shape dimension",
+        )
+    )  # fmt: skip
+
+
 def printable(text: str) -> str:
     """``text`` without control characters, by which a server or file could command a terminal."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

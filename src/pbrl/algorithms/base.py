@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbrl.algorithms.settings import AlgorithmConfig, require
+from pbrl.algorithms.settings import AlgorithmConfig, require, require_memory
 from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 from pbrl.nn.adam import Adam
@@ -115,6 +115,7 @@ class Algorithm:
         """Make the networks for these sizes; does nothing the second time."""
         if self.built:
             return
+        require_memory(self.config, observation_dim)
         self.observation_dim, self.action_dim = observation_dim, action_dim
         self._build()
         for network in self.networks().values():

@@ -12,9 +12,12 @@ What no single field can say is checked in the config's ``__post_init__`` with `
 
 from __future__ import annotations
 
+import math
+import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pbrl.errors import PbrlError
@@ -69,6 +72,9 @@ def check_rules(config: Any) -> None:
     """Refuse values of a config that the types of its fields do not allow."""
     for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float):
+                require(math.isfinite(number), f"{name} must be finite, got {number}")
         for rule in _rules(hint):
             rule.check(name, value)
         if typing.get_origin(hint) is Literal:
@@ -88,3 +94,26 @@ def require(condition: bool, complaint: str) -> None:
     """Refuse a setting with one sentence."""
     if not condition:
         raise PbrlError(complaint + ".")
+
+
+def require_memory(config: Any, in_dim: int) -> None:
+    """Refuse networks that no memory of this machine holds, before one of them is made.
+
+    The system promises memory that it does not have, and ends the process that then uses it.
+    """
+    try:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        if hint is not Sizes:
+            continue
+        widths = (in_dim, *getattr(config, name))
+        members = getattr(config, "ensemble_size", 1) if name == "hidden" else 1
+        weights = members * sum(a * b for a, b in pairwise(widths))
+        needed = 16 * weights  # float32: a weight, its gradient and two moments of Adam
+        require(
+            needed <= installed,
+            f"Networks with {name} = {' '.join(map(str, widths[1:]))} need {needed / 1e9:,.0f} GB "
+            f"to train, this machine has {installed / 1e9:,.0f}; choose smaller ones",
+        )

@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from pbrl.errors import PbrlError, unknown_name
+from pbrl.errors import PbrlError, is_out_of_memory, unknown_name
 
 # Command -> (module with main(argv) -> exit code, what it is for).
 COMMANDS = {
@@ -62,6 +62,14 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 141
+    except (RuntimeError, MemoryError, ValueError, OverflowError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if debug:
+            traceback.print_exc()
+        reason = " ".join(str(error).split())[:200]
+        _complain(f"not enough memory for these data and settings; choose smaller ones. ({reason})")
+        return 2
     except OSError as error:
         if debug:
             traceback.print_exc()

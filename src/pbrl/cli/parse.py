@@ -41,7 +41,8 @@ def parse(kind: type[T], argv: list[str], prog: str, **options: Any) -> T:
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             chosen: T = tyro.cli(kind, args=argv, prog=prog, **options)
-            return chosen
+        _require_seed(chosen)
+        return chosen
     except SystemExit as end:
         if not end.code:  # --help
             raise
@@ -60,6 +61,13 @@ def run_and_step(word: str) -> tuple[Path, int | None]:
     if sign and not step.isdecimal():
         raise PbrlError(f"'{word}': after @ comes the step of a kept checkpoint.")
     return Path(path), int(step) if sign else None
+
+
+def _require_seed(chosen: object) -> None:
+    """Refuse what no random generator takes; None leaves the seed to the command."""
+    seed = getattr(chosen, "seed", None)
+    if isinstance(seed, int) and not 0 <= seed < 2**31:
+        raise PbrlError(f"--seed must lie in [0, 2^31), got {seed}.")
 
 
 def _printed(kind: type[Any], argv: list[str], prog: str, options: dict[str, Any]) -> str:

@@ -172,8 +172,8 @@ def _seeds(text: str) -> list[int]:
         seeds = [int(word) for word in text.replace(" ", "").split(",")]
     except ValueError as error:
         raise PbrlError(f"--seeds takes whole numbers like 0,1,2; got '{text}'.") from error
-    if len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise PbrlError(f"--seeds takes different numbers that are not negative; got '{text}'.")
+    if len(set(seeds)) != len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**31:
+        raise PbrlError(f"--seeds takes different numbers in [0, 2^31); got '{text}'.")
     return seeds
 
 

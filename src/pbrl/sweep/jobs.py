@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,10 @@ def _folder(config: TrainConfig, key: str) -> str:
 # ---------------------------------------------------------------------------- the YAML file
 
 
+MOST_RUNS = 100_000
+"""What is more than this was not meant."""
+
+
 def read_spec(path: Path) -> dict[str, Any]:
     """A sweep's YAML file as a checked dictionary."""
     yaml = optional_import("yaml", "sweep")
@@ -160,7 +165,7 @@ def read_spec(path: Path) -> dict[str, Any]:
         spec = yaml.safe_load(path.read_text())
     except OSError as error:
         raise PbrlError(f"Cannot read the sweep file {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, no date
         first = str(error).replace("\n", " ")
         raise PbrlError(f"{path} is not valid YAML: {first}.") from error
     if not isinstance(spec, dict) or not spec:
@@ -170,16 +175,21 @@ def read_spec(path: Path) -> dict[str, Any]:
     return spec
 
 
-def _env_ids(value: Any, named: bool = False) -> Iterator[str]:
-    """Every environment that a spec names, wherever in it."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _env_ids(item, key == "env_id")
-    elif isinstance(value, list):
-        for item in value:
-            yield from _env_ids(item, named)
-    elif named and isinstance(value, str):
-        yield value
+def _env_ids(spec: Any) -> Iterator[str]:
+    """Every environment that a spec names, wherever in it; a part used twice is read once."""
+    waiting = [(spec, False)]
+    seen: set[tuple[int, bool]] = set()
+    while waiting:
+        value, named = waiting.pop()
+        if (id(value), named) in seen:
+            continue
+        seen.add((id(value), named))
+        if isinstance(value, dict):
+            waiting += [(item, key == "env_id") for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(item, named) for item in value]
+        elif named and isinstance(value, str):
+            yield value
 
 
 def expand(spec: Mapping[str, Any]) -> list[tuple[str, TrainConfig]]:
@@ -205,6 +215,12 @@ def expand(spec: Mapping[str, Any]) -> list[tuple[str, TrainConfig]]:
     if not isinstance(variants, list) or not variants:
         raise PbrlError("'variants' in the sweep file must be a list of label and settings.")
 
+    lengths = [len(datasets), len(algorithms), len(seeds), len(variants)]
+    lengths += [len(_many(values, name)) for name, values in grid.items()]
+    if math.prod(lengths) > MOST_RUNS:
+        raise PbrlError(
+            f"The sweep file asks for {math.prod(lengths):,} runs; at most {MOST_RUNS:,} are made."
+        )
     axes = [[(name, value) for value in _many(values, name)] for name, values in grid.items()]
     planned = []
     for variant, point in itertools.product(variants, itertools.product(*axes)):
@@ -229,7 +245,7 @@ def _many(value: Any, what: str) -> Sequence[Any]:
 
 
 def _seeds(value: Any) -> list[int]:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_RUNS:
         return list(range(value))
     if isinstance(value, list) and value and all(type(seed) is int for seed in value):
         return value

@@ -87,7 +87,9 @@ def finetune(
     """
     require(0 <= offline_share < 1, f"offline_share must lie in [0, 1), got {offline_share}")
     require(0 < relax <= 1, f"relax must lie in (0, 1], got {relax}")
-    require(capacity >= 1000, f"capacity must be at least 1000, got {capacity}")
+    require(
+        1000 <= capacity < 2**40, f"capacity must be at least 1000 and fit a memory, got {capacity}"
+    )
     parent = Run.open(run)
     where = env_id or parent.env_id
     if where is None:

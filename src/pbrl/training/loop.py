@@ -21,7 +21,7 @@ from rich.console import Console
 
 from pbrl.console import plain_console
 from pbrl.data.dataset import TransitionDataset
-from pbrl.errors import PbrlError
+from pbrl.errors import PbrlError, is_out_of_memory
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
 from pbrl.training.config import TrainConfig, make_config, usual_algorithm
@@ -153,8 +153,8 @@ def _run_alone(
     try:
         with _stop_signals() as stop:
             _train(session, progress, stop)
-    except RuntimeError as error:
-        if "out of memory" not in str(error).lower() and "can't allocate" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         raise PbrlError(
             f"Out of memory at step {session.algorithm.step}: lower batch_size, n_ood or "

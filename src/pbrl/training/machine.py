@@ -18,6 +18,8 @@ import torch
 
 from pbrl.errors import PbrlError
 
+MOST_THREADS = 4096
+
 
 def cores() -> int:
     """CPU cores this process may use."""
@@ -45,8 +47,15 @@ def busy_machine() -> str | None:
     )
 
 
+def require_threads(threads: int) -> None:
+    """Refuse more threads than any machine has: the library that makes them ends the process."""
+    if not 0 <= threads <= MOST_THREADS:
+        raise PbrlError(f"--threads must lie between 0 and {MOST_THREADS}, got {threads}.")
+
+
 def use_threads(threads: int) -> int:
     """Set the number of CPU threads (0: all cores) and say how many it became."""
+    require_threads(threads)
     threads = threads or cores()
     torch.set_num_threads(threads)
     return threads
