@@ -152,6 +152,21 @@ def test_a_renamed_regenerated_file_is_still_labelled(tmp_path: Path) -> None:
     assert info.env_id == "pbrl/HopperD4RL-v0"
 
 
+@pytest.mark.parametrize("name", ["antmaze-umaze-v2", "Ant_maze_big-maze_noisy_multistart_True"])
+def test_antmaze_is_read_as_d4rl_reads_it_and_says_what_is_missing(
+    tmp_path: Path, name: str
+) -> None:
+    arrays = as_arrays(random_rows(s=29, a=8, following=False))
+    path = write_hdf5(tmp_path / f"{name}.hdf5", {**arrays, "infos/goal": np.zeros((9, 2))})
+    dataset = load_dataset(path)
+    assert_matches(dataset, qlearning_reference(arrays, 1000))
+    assert dataset.info.env_id is None
+    assert dataset.info.reference_scores is None
+    (note,) = (note for note in dataset.info.notes if "AntMaze" in note)
+    assert all(word in note for word in ("no evaluation", "no score", "goal"))
+    assert not any("AntMaze" in n for n in load_dataset(path, env_id="Ant-v5").info.notes)
+
+
 def test_plain_gymnasium_environment_stays_plain(tmp_path: Path) -> None:
     arrays = as_arrays(random_rows(6, 20, 11, 3))
     info = load_dataset(write_hdf5(tmp_path / "a.hdf5", arrays, env_id="Hopper-v4")).info

@@ -7,6 +7,7 @@ one, when a run opens it (``training.session``).
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,12 @@ from pbrl.envs.tasks import (
     reference_scores,
 )
 from pbrl.errors import PbrlError
+
+ANTMAZE = (
+    "AntMaze data: their rows are read as D4RL's qlearning_dataset reads them. pbrl has no such "
+    "maze, so there is no evaluation and no score (--env-id names an environment of your own), and "
+    "the goal, which D4RL keeps beside the observations, is not among what the policy sees."
+)
 
 
 def describe(
@@ -84,6 +91,8 @@ def _with_environment(metadata: Metadata, shape: tuple[int, int], env_id: str | 
         if known is not None:
             found = known.env_id
             notes.append(f"Environment {found} taken from the name '{metadata.name}'.")
+        elif env_id is None and re.search("ant[-_]?maze", metadata.name, re.IGNORECASE):
+            notes.append(ANTMAZE)
     if "regenerated" in provenance:
         notes.append(f"Provenance: {provenance}.")
         if "regen" not in metadata.name:
