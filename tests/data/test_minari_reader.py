@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from pbrl.data import load_dataset
 from pbrl.errors import PbrlError
@@ -91,6 +92,49 @@ def test_the_minari_package_agrees(real_data: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(ours.episode_returns(), returns, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what its metadata could say besides
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_the_younger_storage_reads_as_the_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Written by the minari package itself; twelve episodes, whose folders do not sort as text."""
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("pyarrow")
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    for data_format in ("hdf5", kind):
+        rng = np.random.default_rng(0)
+        episodes = []
+        for number in range(12):
+            n = int(rng.integers(2, 9))
+            last = [False] * (n - 1) + [True]
+            episodes.append(
+                EpisodeBuffer(
+                    id=number,
+                    observations=rng.normal(size=(n + 1, 3)).astype(np.float32),
+                    actions=rng.uniform(-1, 1, (n, 2)).astype(np.float32),
+                    rewards=list(rng.normal(size=n)),
+                    terminations=last if number % 2 else [False] * n,
+                    truncations=[False] * n if number % 2 else last,
+                )
+            )
+        minari.create_dataset_from_buffers(
+            f"set-{'old' if data_format == 'hdf5' else 'new'}-v0",
+            episodes,
+            observation_space=Box(-9, 9, (3,), np.float32),
+            action_space=Box(-1, 1, (2,), np.float32),
+            data_format=data_format,
+        )
+    old, new = load_dataset("set-old-v0"), load_dataset("set-new-v0")
+    assert new.fingerprint == old.fingerprint
+    assert new.terminals.sum() == 6
+    damaged = next((tmp_path / "set-new-v0" / "data" / "7").glob(f"*.{kind}"))
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    with pytest.raises(PbrlError, match=f"Minari {kind}"):
+        load_dataset("set-new-v0")
+
+
 def test_terminations_truncations_and_order(tmp_path: Path) -> None:
     # Twelve episodes: episode_10 comes after episode_9, not after episode_1.
     shapes = tuple((2, bool(i % 2), not i % 2) for i in range(12))
@@ -146,7 +190,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "actions of type Discrete.*Discrete actions need",
     ),
     "no observation space": ({"observation_space": None}, "no readable 'observation_space'"),
-    "arrow data": ({"data_format": "arrow"}, "only Minari's HDF5 layout"),
+    "other data": ({"data_format": "zarr"}, "HDF5, Arrow and Parquet layouts"),
+    "arrow without episodes": ({"data_format": "arrow"}, "holds no episode"),
     "no episode": ({"episodes": ()}, "holds no episode"),
     "short observations": (
         {"change": {"observations": np.zeros((3, 2))}},

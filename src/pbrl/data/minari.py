@@ -14,6 +14,7 @@ import numpy as np
 from pbrl.data.dataset import Floats
 from pbrl.data.formats import Reading
 from pbrl.data.hdf5_file import opened_hdf5, own_array
+from pbrl.data.minari_arrow import KINDS, arrow_episodes
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import check_kind, reading, to_rows
 from pbrl.errors import PbrlError, optional_import
@@ -68,10 +69,13 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
         s, _, _ = _box(where, described, "observation_space", "observations")
         a, low, high = _box(where, described, "action_space", "actions")
         metadata = _metadata(folder, described, low, high)
-    if described.get("data_format", "hdf5") != "hdf5":
+    kind = described.get("data_format", "hdf5")
+    if kind in KINDS:
+        return _arrow_source(folder, kind, metadata, (s, a), how)
+    if kind != "hdf5":
         raise PbrlError(
-            f"{where} is stored as '{described['data_format']}'; only Minari's HDF5 layout is "
-            "read. Write it again with data_format='hdf5'."
+            f"{where} is stored as '{kind}'; Minari's HDF5, Arrow and Parquet layouts are read. "
+            "Write it again with data_format='hdf5'."
         )
     path = folder / DATA_FILE
     with opened_hdf5(path, "Minari HDF5") as file:
@@ -91,6 +95,26 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
             yield Rows.concatenate(waiting)
 
     return RowSource(metadata, s, a, True, True, blocks, length)
+
+
+def _arrow_source(
+    folder: Path, kind: str, metadata: Metadata, widths: tuple[int, int], how: Reading
+) -> RowSource:
+    def episodes() -> Iterator[Rows]:
+        for name, arrays in arrow_episodes(folder, kind, widths):
+            yield _episode(f"'{folder}', {name}", arrays, how.strict)
+
+    def blocks(size: int) -> Iterator[Rows]:
+        waiting: list[Rows] = []
+        for rows in episodes():
+            waiting.append(rows)
+            if sum(map(len, waiting)) >= size:
+                yield Rows.concatenate(waiting)
+                waiting = []
+        if waiting:
+            yield Rows.concatenate(waiting)
+
+    return RowSource(metadata, *widths, True, True, blocks)
 
 
 def _box(
