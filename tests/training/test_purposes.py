@@ -23,7 +23,7 @@ CHANGED: dict[str, Any] = {
     "keep_every": 7, "env_id": "Hopper-v5", "steps": 70, "seed": 4, "normalize_observations": True,
     "normalize_rewards": "return-range", "next_observations": "shift", "action_low": (-1.0,),
     "action_high": (1.0,), "columns": ("reward=r",), "algorithm": "pbrl-prior",
-    "missing": "split",
+    "missing": "split", "hold_out": 0.3,
 }  # fmt: skip
 
 
