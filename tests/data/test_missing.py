@@ -10,6 +10,7 @@ from plant_log import COLUMNS, PlantLog, write_plant_log
 
 from pbrl.cli.main import main
 from pbrl.data import TransitionDataset, convert, load_dataset
+from pbrl.data.episodes import pick_episodes
 from pbrl.data.loading import parse_columns
 from pbrl.errors import PbrlError
 
@@ -151,6 +152,13 @@ def test_the_plant_keeps_its_returns(plant: PlantLog, missing: str) -> None:
     # A minute of the plant moves its feed by little; across a gap of minutes it would be more.
     if missing != "drop-episode":
         assert len(list(data.episodes())) == len(plant.batches)
+
+
+def test_episodes_held_out_take_their_returns_along(plant: PlantLog) -> None:
+    data = load_dataset(plant.path, columns=parse_columns(COLUMNS), missing="split")
+    numbers = [0, 3, 7]
+    picked = pick_episodes(data, numbers)
+    assert picked.behaviour_return_mean() == pytest.approx(plant.returns[numbers].mean(), abs=0.05)
 
 
 def test_converted_data_keep_returns_and_transitions(plant: PlantLog, tmp_path: Path) -> None:

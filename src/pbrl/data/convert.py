@@ -113,7 +113,7 @@ def _transitions(loaded: TransitionDataset, metadata: Metadata) -> RowSource:
         loaded.episode_ends & ~loaded.terminals,
         loaded.next_observations,
     )
-    logged, notes = loaded.info.logged_return_mean, loaded.info.notes
+    logged, notes = loaded.behaviour_return_mean(), loaded.info.notes
     return source_of(rows, replace(metadata, notes=notes, logged_return_mean=logged))
 
 

@@ -30,8 +30,7 @@ class DatasetInfo:
         notes: sentences a user should see about how the file was read.
         observation_names: what the log calls its S observations; empty when it does not say.
         action_names: what it calls its A actions.
-        logged_return_mean: mean return of the episodes as they were logged, which counts rewards
-            of rows that are no transitions; None when unknown.
+        logged_return_mean: mean return of all logged episodes, where the rows no longer tell.
         held_out: numbers of the source's episodes that are not among these rows, because they are
             kept to judge by.
     """
@@ -82,6 +81,8 @@ class TransitionDataset:
         side_by_side: ``[N, 2S + A + 2]`` float32, the same observations, actions, rewards, next
             observations and terminals in one array, where a store keeps them so.
         cuts: actions of rows that are no transitions, see ``next_actions``.
+        logged_returns: ``[E]`` float64, returns of the episodes as they were logged, rewards of
+            rows that are no transitions among them; NaN where a reward is not known.
     """
 
     observations: Floats
@@ -94,6 +95,7 @@ class TransitionDataset:
     known_fingerprint: str | None = field(default=None, repr=False)
     side_by_side: Floats | None = field(default=None, repr=False)
     cuts: Cuts | None = field(default=None, repr=False)
+    logged_returns: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -162,8 +164,11 @@ class TransitionDataset:
 
     def behaviour_return_mean(self) -> float:
         """Mean undiscounted return of the logged episodes."""
-        logged = self.info.logged_return_mean
-        return float(self.episode_returns().mean()) if logged is None else logged
+        if self.info.logged_return_mean is not None:
+            return self.info.logged_return_mean
+        if self.logged_returns is not None and np.isfinite(self.logged_returns).any():
+            return float(self.logged_returns[np.isfinite(self.logged_returns)].mean())
+        return float(self.episode_returns().mean())
 
     def rows(self, index: NDArray[np.integer] | slice) -> TransitionDataset:
         """The rows picked by ``index`` as a dataset of their own."""

@@ -31,6 +31,8 @@ def pick_episodes(
     pieces = [np.arange(ranges[i].start, ranges[i].stop) for i in wanted]
     index = np.concatenate([np.zeros(0, np.int64), *pieces])
     picked = dataset.rows(index)
+    if dataset.logged_returns is not None:
+        picked = replace(picked, logged_returns=dataset.logged_returns[wanted])
     if dataset.cuts is None:
         return picked
     kept = np.isin(dataset.cuts.rows, index)

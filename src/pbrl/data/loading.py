@@ -26,7 +26,6 @@ from pbrl.data.missing import (
     check_missing,
     count_gaps,
     forward_filled,
-    logged_return_mean,
     refused,
     without_gaps,
 )
@@ -89,9 +88,6 @@ def load_dataset(
     )
     choice = choose_view(metadata, rows[:BLOCK], next_observations)
     metadata = metadata.with_notes(choice.note)
-    told = rows.timeouts is not None or choice.view != "d4rl"  # else steps are counted
-    if metadata.logged_return_mean is None and told:
-        metadata = replace(metadata, logged_return_mean=logged_return_mean(rows))
     info = info_of(metadata)
     if strict or not (gaps := count_gaps(metadata, [rows])).cells:
         return training_view(rows, choice.view, info, metadata.horizon)

@@ -137,26 +137,21 @@ def without_gaps(dataset: TransitionDataset, gaps: Gaps, missing: Missing) -> Tr
         f"transitions in {int(last.sum()):,} of {episodes:,} episodes; none reaches across a gap, "
         "and returns are the logged episodes'."
     )
-    info = replace(dataset.info, notes=(*dataset.info.notes, note))
+    info = replace(
+        dataset.info,
+        notes=(*dataset.info.notes, note),
+        # Of all that were logged, also where episodes are left out.
+        logged_return_mean=dataset.behaviour_return_mean() if int(last.sum()) < episodes else None,
+    )
+    assert dataset.logged_returns is not None
     return replace(
         picked,
         next_observations=following,
         episode_ends=last,
         info=info,
         cuts=_cuts(dataset, index, ends),
+        logged_returns=dataset.logged_returns[owner[index][last]],
     )
-
-
-def logged_return_mean(rows: Rows) -> float | None:
-    """Mean return of the episodes as they were logged; of those whose every reward is known.
-
-    None where no episode's is.
-    """
-    ends = rows.terminals if rows.timeouts is None else rows.terminals | rows.timeouts
-    owner: NDArray[np.int64] = np.cumsum(ends) - ends
-    returns = np.bincount(owner, rows.rewards.astype(np.float64))
-    known = returns[np.isfinite(returns)]
-    return float(known.mean()) if len(known) else None
 
 
 def _finite_rows(values: Floats) -> Bools:

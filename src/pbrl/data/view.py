@@ -247,7 +247,15 @@ def training_view(
     if not keep.all():
         columns = tuple(column[keep] for column in columns)  # type: ignore[assignment]
     dropped = np.flatnonzero(~keep)
-    return TransitionDataset(*columns, info, cuts=cuts_before(dropped, rows.actions[dropped]))
+    logged_ends = laid.logged_ends()
+    owner: NDArray[np.int64] = np.cumsum(logged_ends) - logged_ends
+    returns = np.bincount(owner, rows.rewards.astype(np.float64)).astype(np.float64)
+    return TransitionDataset(
+        *columns,
+        info,
+        cuts=cuts_before(dropped, rows.actions[dropped]),
+        logged_returns=returns[owner[keep & laid.ends]],
+    )
 
 
 def cuts_before(dropped: NDArray[np.int64], actions: Floats) -> Cuts:
