@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from pendulum_log import write_log
 
 import pbrl
-from pbrl.algorithms import bc
+from pbrl.algorithms import ALGORITHMS, bc
 from pbrl.cli.main import main
 from pbrl.training import budget
 from pbrl.training.config import make_config
@@ -23,12 +24,12 @@ class Clock:
     """Time that passes by updates alone: slow ones while the machine warms up."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slow: int, seconds: float) -> None:
-        self.now, self.updates = 0.0, 0
+        self.now, self.updates, self.seconds = 0.0, 0, seconds
         update = bc.BC.update
 
         def timed(algorithm: bc.BC, batch: Any) -> Any:
             self.updates += 1
-            self.now += 10.0 if self.updates <= slow else seconds
+            self.now += 10.0 if self.updates <= slow else self.seconds
             return update(algorithm, batch)
 
         monkeypatch.setattr(bc.BC, "update", timed)
@@ -67,6 +68,72 @@ def test_a_moment_of_load_does_not_decide_about_an_hour(
     config = make_config("bc", "paper", words[2], hidden=(8,), batch_size=16)
     # 53 updates in a hundredth of the time: one of 10 s, 52 of 0.5 s. 20 would have given 3,300.
     assert budget.steps_for_hours(config, 1.0) == 4800
+
+
+@pytest.mark.parametrize(("before", "after", "steps"), [(0.5, 2.0, 214), (2.0, 0.5, 850)])
+def test_hours_are_kept_on_a_machine_that_changes_its_speed(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    before: float,
+    after: float,
+    steps: int,
+) -> None:
+    clock = Clock(monkeypatch, slow=0, seconds=before)
+    measure = budget.steps_for_hours
+
+    def measured(*arguments: Any) -> int:
+        found = measure(*arguments)
+        clock.now, clock.seconds = 0.0, after  # from here on somebody else works here, or stops
+        return found
+
+    monkeypatch.setattr(budget, "steps_for_hours", measured)
+    run = tmp_path / "run"
+    assert main([*words, "--hours", "0.125", "--run-dir", str(run)]) == 0
+    assert abs(stored(run)["steps"] - steps) < 15
+    assert 0.9 * 450 < clock.now < 450
+    assert "Measured again" in capsys.readouterr().err
+    info = json.loads((run / "config.json").read_text())
+    assert info["schedule_steps"] == info["config"]["steps"]
+    assert (pbrl.Run.open(run).summary or {})["steps"] == info["config"]["steps"]
+    assert main([*words, "--resume", "--run-dir", str(run)]) == 0
+
+
+def test_without_a_gpu_own_data_take_an_hour_of_our_method(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = []
+
+    def no_measuring(config: Any, hours: float) -> int:
+        asked.append((config.algorithm, config.preset, hours))
+        return 2
+
+    monkeypatch.setattr(budget, "steps_for_hours", no_measuring)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    small = ["--hidden", "8", "--policy-hidden", "8", "--batch-size", "16", "--no-tensorboard"]
+    own = ["train", "--dataset", words[2], *small, "--no-eval", "--threads", "1"]
+    assert main([*own, "--run-dir", str(tmp_path / "a")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert asked == [("pbrl-anchored", "fast", 1.0)]
+    assert "Your own data, no GPU" in said
+    assert "--algorithm pbrl --preset paper" in said
+    assert main([*own, "--steps", "2", "--run-dir", str(tmp_path / "b")]) == 0
+    assert len(asked) == 1
+    assert stored(tmp_path / "b")["algorithm"] == "pbrl-anchored"
+    assert main([*own, "--preset", "paper", "--steps", "2", "--run-dir", str(tmp_path / "c")]) == 0
+    assert stored(tmp_path / "c")["algorithm"] == "pbrl"
+
+
+def test_help_lists_the_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    listed = said.split("What to train: ", 1)[1].split(".", 1)[0]
+    assert listed.split(", ") == list(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("first", "then"), [([], []), (["--seeds", "1"], ["--seeds", "0,1"])])

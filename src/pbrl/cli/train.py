@@ -11,6 +11,8 @@ import tyro
 
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
+from pbrl.data.catalogue import catalogue
+from pbrl.data.loading import EMBEDDED
 from pbrl.envs.environments import named_by_file
 from pbrl.errors import PbrlError
 from pbrl.training.config import (
@@ -21,8 +23,15 @@ from pbrl.training.config import (
     read_config,
     usual_algorithm,
 )
+from pbrl.training.machine import pick_device
+from pbrl.training.progress import clock_time
 from pbrl.training.run import CONFIG, SEEDS_CONFIG
 from pbrl.training.run_info import read_info
+
+FOR_A_CPU = (
+    "Your own data, no GPU, and no --preset: pbrl-anchored with preset {}, for an hour unless "
+    "--hours or --steps says otherwise. The paper's own is --algorithm pbrl --preset paper."
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,8 @@ class TrainArguments:
         resume: go on with the run in --run-dir; the settings are its own.
         seeds: several seeds, e.g. 0,1,2: a process each under --run-dir/seed_N.
         hours: fix --steps so that training (each seed's) takes about this long, by measuring
-            the speed for up to a minute first.
+            the speed for up to a minute first, and again on the way. Without a GPU, your own data
+            take 1 hour of pbrl-anchored unless you choose a preset, algorithm or length.
         quiet: print nothing but errors.
     """
 
@@ -49,13 +59,15 @@ class TrainArguments:
 
 def main(argv: list[str]) -> int:
     """Run ``pbrl train`` with these words; returns the exit code."""
-    defaults = _defaults(argv)
+    for_a_cpu = _suits_a_cpu(argv)
+    defaults = _defaults(argv, for_a_cpu)
+    length = 1.0 if for_a_cpu and not _words(argv, ("steps",)) else None
     try:
         arguments = parse(
             TrainArguments,
             argv,
             "pbrl train",
-            default=TrainArguments(defaults),
+            default=TrainArguments(defaults, hours=length),
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
         )
     except PbrlError as error:
@@ -64,12 +76,14 @@ def main(argv: list[str]) -> int:
     if not _words(argv, ("env-id",)):
         named_by_file(config.env_id, "The file of settings")
     console = plain_console(stderr=True, quiet=arguments.quiet)
-    from pbrl.training.budget import TWO_LENGTHS
+    if for_a_cpu:
+        console.print(FOR_A_CPU.format(defaults.preset), soft_wrap=True)
+    from pbrl.training.budget import TWO_LENGTHS, Budget
     from pbrl.training.loop import run_training
     from pbrl.training.seeds import claim_directories, seed_threads, seeds_directory, train_seeds
     from pbrl.training.session import claim_directory
 
-    seeds = None if arguments.seeds is None else _seeds(arguments.seeds)
+    seeds, begun = None if arguments.seeds is None else _seeds(arguments.seeds), None
     if arguments.hours is not None:
         if _words(argv, ("steps",)):
             raise PbrlError(TWO_LENGTHS)
@@ -88,7 +102,11 @@ def main(argv: list[str]) -> int:
         if not arguments.quiet:
             _print_seeds(summary)
         return 0
-    run = run_training(config, resume=arguments.resume, quiet=arguments.quiet, console=console)
+    # A run that is resumed keeps its length.
+    budget = None if arguments.hours is None or begun is not None else Budget(arguments.hours)
+    run = run_training(
+        config, resume=arguments.resume, quiet=arguments.quiet, console=console, budget=budget
+    )
     if not arguments.quiet:
         from pbrl.cli.show import show_run
 
@@ -102,10 +120,18 @@ def _measured(config: TrainConfig, threads: int, arguments: TrainArguments) -> i
 
     assert arguments.hours is not None
     console = plain_console(stderr=True, quiet=arguments.quiet)
-    console.print("Measuring how quick training is here, for a minute at most.")
+    console.print(
+        f"{config.algorithm}, preset {config.preset}, for {arguments.hours:g} hours: measuring how "
+        "quick training is here, for a minute at most.",
+        soft_wrap=True,
+    )
     steps = steps_for_hours(dataclasses.replace(config, threads=threads), arguments.hours)
     each = "" if arguments.seeds is None else " a seed"
-    console.print(f"{arguments.hours:g} hours{each} here are about {steps:,} steps.")
+    console.print(
+        f"{arguments.hours:g} hours{each} here are about {steps:,} steps, until about "
+        f"{clock_time(3600 * arguments.hours)}.",
+        soft_wrap=True,
+    )
     return steps
 
 
@@ -120,7 +146,17 @@ def _settings_elsewhere(argv: list[str], algorithm: str) -> str:
     )
 
 
-def _defaults(argv: list[str]) -> TrainConfig:
+def _suits_a_cpu(argv: list[str]) -> bool:
+    """Whether these are somebody's own data on a machine without a GPU, and nothing else chosen."""
+    words = _words(argv, ("dataset", "preset", "algorithm", "config", "device"))
+    if set(words) - {"device"} != {"dataset"} or "--resume" in argv:
+        return False
+    if words["dataset"] in EMBEDDED or words["dataset"] in catalogue():
+        return False
+    return pick_device(words.get("device", "auto")) == "cpu"
+
+
+def _defaults(argv: list[str], for_a_cpu: bool) -> TrainConfig:
     """What flags that are not given stand at: the stored run, the config file, or the preset."""
     words = _words(argv, ("algorithm", "preset", "dataset", "config", "run-dir", "seeds"))
     named = {k: v for k, v in words.items() if k in ("algorithm", "preset", "dataset")}
@@ -135,6 +171,8 @@ def _defaults(argv: list[str]) -> TrainConfig:
         if isinstance(values, dict):
             values = {**values, **named}
         return from_json(values, words["config"], complete=whole)
+    if for_a_cpu:
+        return make_config("pbrl-anchored", "fast", words["dataset"])
     algorithm = words.get("algorithm") or usual_algorithm("dataset" in words or "preset" in words)
     preset = words.get("preset", None if "dataset" in words else "demo")
     return make_config(algorithm, preset, words.get("dataset", "demo"))

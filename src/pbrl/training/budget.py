@@ -19,7 +19,42 @@ WARM_UP, LEAST_STEPS = 5, 20
 LEAST_SECONDS, MOST_SECONDS, SHARE_OF_TIME = 5.0, 60.0, 0.01
 # Share of the time left for updates after evaluations, checkpoints and logging.
 USABLE = 0.9
+# Share of the rest that is used where evaluations and checkpoints are in the speed already.
+USABLE_LATER = 0.95
 TWO_LENGTHS = "steps (--steps) and hours (--hours) both fix the run's length; give one of them."
+
+
+class Budget:
+    """Hours that a run may take, kept by measuring again while it is going.
+
+    A machine that others use as well is not as quick all day as in its first minute.
+
+    Args:
+        hours: from now on.
+    """
+
+    checks = (0.05, 0.2, 0.5, 0.8)
+    """Shares of the time after which the steps are counted anew."""
+
+    def __init__(self, hours: float) -> None:
+        self.seconds = 3600 * hours
+        self._began = self._last = time.monotonic()
+        self._last_step = 0
+        self._checks = list(self.checks)
+
+    def steps(self, step: int, planned: int) -> int | None:
+        """The length the run should have, if that is far from ``planned``; mostly None."""
+        now = time.monotonic()
+        elapsed = now - self._began
+        if not self._checks or elapsed < self._checks[0] * self.seconds:
+            return None
+        self._checks = [share for share in self._checks if elapsed < share * self.seconds]
+        rate = (step - self._last_step) / (now - self._last)
+        self._last, self._last_step = now, step
+        rest = USABLE_LATER * (self.seconds - elapsed)
+        wanted = step + max(1, math.floor(rate * rest))
+        # A little early does no harm; late is what was not asked for.
+        return None if 0.95 * planned <= wanted <= 1.2 * planned else wanted
 
 
 def steps_for_hours(

@@ -49,7 +49,8 @@ class TrainConfig:
     dataset: Annotated[str, PLACE] = "demo"
     """A name or path of logged data; the embedded demo when omitted."""
     algorithm: Annotated[str, RESULT] = "pbrl"
-    """What to train."""
+    """What to train: pbrl, pbrl-prior, pbrl-anchored, pbrl-ablations, bc, td3bc, rebrac, iql,
+    sac-n, edac, cql, bear, uwac, mopo."""
     preset: Annotated[str, PLACE] = "paper"
     """A set of defaults: paper, adroit, fast (CPUs) or demo (minutes)."""
     settings: Annotated[AlgorithmConfig, RESULT] = field(default_factory=PBRLConfig)

@@ -23,8 +23,8 @@ from pbrl.console import plain_console
 from pbrl.data.dataset import TransitionDataset
 from pbrl.errors import PbrlError, is_out_of_memory
 from pbrl.evaluation.rollout import Evaluator
-from pbrl.training.budget import TWO_LENGTHS, steps_for_hours
-from pbrl.training.config import TrainConfig, make_config, usual_algorithm
+from pbrl.training.budget import TWO_LENGTHS, Budget, steps_for_hours
+from pbrl.training.config import TrainConfig, make_config, to_json, usual_algorithm
 from pbrl.training.files import write_json
 from pbrl.training.lock import only_one
 from pbrl.training.machine import (
@@ -37,7 +37,7 @@ from pbrl.training.machine import (
 )
 from pbrl.training.model_card import write_model_card
 from pbrl.training.progress import TrainingProgress
-from pbrl.training.run import SUMMARY, Run
+from pbrl.training.run import CONFIG, SUMMARY, Run
 from pbrl.training.session import Extension, Session, claim_directory, diverged, open_session
 
 FINAL_EPISODES = 20
@@ -68,7 +68,8 @@ def train(
         preset: one of the algorithm's, such as ``paper``, ``adroit``, ``fast`` or ``demo``;
             ``demo`` where the dataset is omitted, else ``paper`` where there is a paper.
         hours: fix ``steps`` so that training takes about this long here, by measuring the
-            speed for up to a minute first; a run that is resumed keeps its own.
+            speed for up to a minute first, and again on the way; a run that is resumed keeps its
+            own.
         resume: go on with the run in ``run_dir`` if there is one.
         quiet: print nothing.
         **settings: any field of ``TrainConfig`` or of the algorithm's config.
@@ -82,7 +83,7 @@ def train(
     if preset is None and dataset is None:
         preset = "demo"
     name = loaded.info.name if loaded is not None else str(dataset or "demo")
-    config = make_config(algorithm, preset, name, **settings)
+    config, budget = make_config(algorithm, preset, name, **settings), None
     if hours is not None:
         if "steps" in settings:
             raise PbrlError(TWO_LENGTHS)
@@ -91,7 +92,8 @@ def train(
         begun = claim_directory(run_dir, resume) is not None
         steps = Run.open(run_dir).config.steps if begun else steps_for_hours(config, hours, loaded)
         config = replace(config, steps=steps)
-    return run_training(config, loaded, resume=resume, quiet=quiet)
+        budget = None if begun else Budget(hours)
+    return run_training(config, loaded, resume=resume, quiet=quiet, budget=budget)
 
 
 def run_training(
@@ -103,16 +105,18 @@ def run_training(
     console: Console | None = None,
     extension: Extension | None = None,
     wait: float = 0.0,
+    budget: Budget | None = None,
 ) -> Run:
     """Run ``config`` from its start or, with ``resume``, from its newest checkpoint.
 
-    Where another process is at work in the directory, it is refused after ``wait`` seconds.
+    With a ``budget`` its steps follow the speed that is measured on the way. Where another process
+    is at work in the directory, it is refused after ``wait`` seconds.
     """
     console = console or plain_console(stderr=True)
     config = config.resolved()
     assert config.run_dir is not None
     with only_one(config.run_dir, wait):
-        return _run_alone(config, dataset, resume, quiet, console, extension)
+        return _run_alone(config, dataset, resume, quiet, console, extension, budget)
 
 
 def _run_alone(
@@ -122,6 +126,7 @@ def _run_alone(
     quiet: bool,
     console: Console,
     extension: Extension | None,
+    budget: Budget | None,
 ) -> Run:
     """What ``run_training`` does while nobody else can."""
     assert config.run_dir is not None
@@ -152,7 +157,10 @@ def _run_alone(
         progress.say(note)
     try:
         with _stop_signals() as stop:
-            _train(session, progress, stop)
+            while (steps := _train(session, progress, stop, budget)) is not None:
+                session = _of_other_length(session, steps, dataset, device, threads, extension)
+                progress.extend(steps)
+                progress.say(f"Measured again: {steps:,} steps fit into the time.")
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -163,10 +171,30 @@ def _run_alone(
     finally:
         progress.close()
         session.close()
-    return run
+    return session.run
 
 
-def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> None:
+def _of_other_length(
+    session: Session,
+    steps: int,
+    dataset: TransitionDataset | None,
+    device: str,
+    threads: int,
+    extension: Extension | None,
+) -> Session:
+    """The same run, resumed from where it stands with its schedules over so many steps."""
+    session.save()
+    config = replace(session.config, steps=steps)
+    stored = {**session.run.info, "config": to_json(config), "schedule_steps": steps}
+    write_json(session.run.path / CONFIG, stored)
+    session.close()
+    return open_session(config, dataset, device, threads, stored, extension)
+
+
+def _train(
+    session: Session, progress: TrainingProgress, stop: list[int], budget: Budget | None
+) -> int | None:
+    """To the end of the run, or to where the budget wants another length, which is returned."""
     config, algorithm, data = session.config, session.algorithm, session.data
     size = config.settings.batch_size
     clock = _Clock(algorithm.step)
@@ -199,7 +227,10 @@ def _train(session: Session, progress: TrainingProgress, stop: list[int]) -> Non
             )
         if step % config.checkpoint_every == 0 or last:
             session.save()
+        if budget is not None and not last and (steps := budget.steps(step, config.steps)):
+            return steps
     _write_summary(session)
+    return None
 
 
 def evaluate_session(session: Session, evaluator: Evaluator, episodes: int) -> dict[str, float]:
