@@ -35,7 +35,7 @@ SLOW = {"data.md", "getting-started.md", "trust.md"}  # pages whose blocks take 
     [
         pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=name_of(page))
         for page in PAGES
-        if blocks(page)
+        if blocks(page) and page.name != "own-log.md"  # tests/test_own_log.py follows that one
     ],
 )
 def test_blocks_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:

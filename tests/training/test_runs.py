@@ -131,7 +131,8 @@ def test_divergence_stops_with_the_quantity_the_step_and_exit_code_3(
     rewards = np.ones(400)
     rewards[200] = 1e25  # its square is beyond float32: the batch that draws it diverges
     log = write_log(tmp_path / "log.npz", rewards=rewards)
-    words = ["train", "--dataset", str(log), "--no-eval", "--steps", "2000", "--batch-size", "8"]
+    words = ["train", "--dataset", str(log), "--algorithm", "pbrl", "--no-eval", "--steps", "2000"]
+    words += ["--batch-size", "8"]
     words += ["--hidden", "8", "--policy-hidden", "8", "--run-dir", str(tmp_path / "r")]
     words += ["--threads", "1", "--checkpoint-every", "1", "--log-every", "1", "--n-ood", "1"]
     assert main(words) == 3
@@ -289,7 +290,8 @@ def test_evaluate_under_noise(
 
 
 def test_several_seeds_in_one_command(log: Path, tmp_path: Path) -> None:
-    words = ["train", "--dataset", str(log), "--env-id", ENV, "--steps", "20", "--batch-size", "16"]
+    words = ["train", "--dataset", str(log), "--algorithm", "pbrl", "--env-id", ENV]
+    words += ["--steps", "20", "--batch-size", "16"]
     words += ["--hidden", "8", "--policy-hidden", "8", "--run-dir", str(tmp_path / "r")]
     words += ["--eval-episodes", "1", "--no-tensorboard", "--seeds", "0,1"]
     assert main(words) == 0
