@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from pbrl.data.download import cached_file, difference, download
 from pbrl.data.formats import Columns, Reading, format_of, format_of_directory, suffixes
 from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.formats.npz import open_npz
+from pbrl.data.memory import open_in_memory
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
 from pbrl.data.missing import (
     Missing,
@@ -33,15 +35,16 @@ from pbrl.data.resolve import describe, info_of, official
 from pbrl.data.rows import BLOCK, Metadata, RowSource
 from pbrl.data.store import Store
 from pbrl.data.validate import BOUND_TOLERANCE, bound_actions
-from pbrl.data.view import NextObservations, choose_view, training_view
+from pbrl.data.view import NextObservations, choose_view, doubtful_episodes, training_view
 from pbrl.errors import PbrlError
 
 EMBEDDED = ("demo",)
+Source = str | os.PathLike[str] | Mapping[str, Any] | Any
 _MINARI_ID = re.compile(r"^(?:[\w.-]+/)*[\w.-]+-v\d+$")
 
 
 def load_dataset(
-    source: str | os.PathLike[str] = "demo",
+    source: Source = "demo",
     *,
     next_observations: NextObservations = "auto",
     clip_actions: bool = False,
@@ -55,7 +58,8 @@ def load_dataset(
 
     Args:
         source: ``demo``; a D4RL name (downloaded if it is not there yet); a Minari id or directory;
-            a path to a D4RL HDF5, ``.npz``, CSV or Parquet file, or to a store.
+            a path to a D4RL HDF5, ``.npz``, CSV or Parquet file, or to a store; a mapping of arrays
+            with D4RL's names; a mapping of columns, or a pandas or polars frame, read as a table.
         next_observations: ``file`` uses the log's own, ``shift`` the following row's, ``auto``
             decides and says so in ``info.notes``.
         clip_actions: clip actions to their bounds instead of refusing those outside.
@@ -87,7 +91,7 @@ def load_dataset(
         f"'{metadata.source}'", rows, metadata.action_low, metadata.action_high, clip_actions
     )
     choice = choose_view(metadata, rows[:BLOCK], next_observations)
-    metadata = metadata.with_notes(choice.note)
+    metadata = metadata.with_notes(choice.note, *doubtful_episodes(rows))
     info = info_of(metadata)
     if strict or not (gaps := count_gaps(metadata, [rows])).cells:
         return training_view(rows, choice.view, info, metadata.horizon)
@@ -97,7 +101,7 @@ def load_dataset(
 
 
 @contextmanager
-def gaps_counted(source: str | os.PathLike[str], columns: Columns) -> Iterator[None]:
+def gaps_counted(source: Source, columns: Columns) -> Iterator[None]:
     """Where a cell without a number ends the reading, the error counts all of them."""
     try:
         yield
@@ -148,7 +152,7 @@ def parse_columns(entries: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def open_source(
-    source: str | os.PathLike[str],
+    source: Source,
     columns: Columns = None,
     *,
     strict: bool = True,
@@ -162,6 +166,8 @@ def open_source(
         strict: refuse NaN and infinite values while reading.
         verify: compare a store with its checksums; by default only a small one.
     """
+    if not isinstance(source, str | os.PathLike):
+        return open_in_memory(source, Reading(columns, strict, verify))
     text = os.fspath(source)
     if not text.strip():
         raise PbrlError("The dataset's name is empty; give a name or a path.")

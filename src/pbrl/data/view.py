@@ -228,6 +228,30 @@ class TrainingView:
         return following
 
 
+LONG_EPISODE = 5_000
+
+
+def doubtful_episodes(rows: Rows) -> list[str]:
+    """Sentences on rows whose episodes were probably cut without the log saying where."""
+    if rows.timeouts is not None:
+        return []
+    said = []
+    advice = "Mark where episodes were cut with timeouts (or an episode column of a table)."
+    if rows.next_observations is not None and len(rows) > 1:
+        apart = ~rows.terminals[:-1]
+        apart &= ~same_states(rows.next_observations[:-1], rows.observations[1:])
+        if apart.any():
+            said.append(
+                f"{int(apart.sum()):,} next observations do not fit the following row though no "
+                f"episode ends there: these may be ends that the log does not tell. {advice}"
+            )
+    ends = np.append(np.flatnonzero(rows.terminals), len(rows) - 1)
+    longest = int(np.diff(ends, prepend=-1).max())
+    if longest >= LONG_EPISODE and not said:
+        said.append(f"One episode has {longest:,} of {len(rows):,} rows. {advice}")
+    return said
+
+
 def training_view(
     rows: Rows, view: View, info: DatasetInfo, horizon: int | None = None
 ) -> TransitionDataset:

@@ -24,7 +24,7 @@ from pbrl.algorithms.settings import (
 from pbrl.data.dataset import TransitionDataset
 from pbrl.data.episodes import choose_episodes, split_episodes
 from pbrl.data.formats import stem_of
-from pbrl.data.loading import load_dataset, parse_columns
+from pbrl.data.loading import Source, load_dataset, parse_columns
 from pbrl.data.missing import Missing
 from pbrl.data.preprocessing import RewardNormalization
 from pbrl.errors import PbrlError, unknown_name
@@ -111,7 +111,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_rules(self)
 
-    def load_dataset(self, source: str | None = None) -> TransitionDataset:
+    def load_dataset(self, source: Source | None = None) -> TransitionDataset:
         """The data to train on: what this config names (or ``source``), read as it says."""
         return self.training_part(self.load_whole(source))
 
@@ -123,7 +123,7 @@ class TrainConfig:
         numbers = choose_episodes(episodes, self.hold_out, HOLD_OUT_SEED)
         return split_episodes(dataset, numbers)[0]
 
-    def load_whole(self, source: str | None = None) -> TransitionDataset:
+    def load_whole(self, source: Source | None = None) -> TransitionDataset:
         """The same with the episodes that are held out."""
         return load_dataset(
             self.dataset if source is None else source,

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from pbrl.console import plain_console
 from pbrl.data.dataset import TransitionDataset
+from pbrl.data.loading import Source
 from pbrl.errors import PbrlError, is_out_of_memory
 from pbrl.evaluation.rollout import Evaluator
 from pbrl.training.budget import TWO_LENGTHS, Budget, steps_for_hours
@@ -50,7 +51,7 @@ class Interrupted(PbrlError):
 
 
 def train(
-    dataset: str | Path | TransitionDataset | None = None,
+    dataset: Source | TransitionDataset | None = None,
     *,
     algorithm: str | None = None,
     preset: str | None = None,
@@ -62,7 +63,8 @@ def train(
     """Train an agent from logged data.
 
     Args:
-        dataset: a name, a path or a loaded dataset; the embedded demo when omitted.
+        dataset: a name, a path or a loaded dataset; a mapping of arrays or of columns, or a pandas
+            or polars frame (as ``load_dataset`` takes them); the embedded demo when omitted.
         algorithm: name of the algorithm; ``pbrl``, or ``pbrl-anchored`` where dataset and preset
             are omitted as well.
         preset: one of the algorithm's, such as ``paper``, ``adroit``, ``fast`` or ``demo``;
@@ -82,8 +84,13 @@ def train(
         algorithm = usual_algorithm(dataset is not None or preset is not None)
     if preset is None and dataset is None:
         preset = "demo"
-    name = loaded.info.name if loaded is not None else str(dataset or "demo")
+    in_memory = dataset is not None and not isinstance(dataset, str | Path | TransitionDataset)
+    name = "memory" if in_memory else "demo" if dataset is None else str(dataset)
+    if loaded is not None:
+        name = loaded.info.name
     config, budget = make_config(algorithm, preset, name, **settings), None
+    if in_memory:
+        loaded = config.load_dataset(dataset)
     if hours is not None:
         if "steps" in settings:
             raise PbrlError(TWO_LENGTHS)

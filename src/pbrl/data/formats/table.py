@@ -22,6 +22,12 @@ Keys = list[Any] | None
 
 def described(path: Path, layout: TableLayout, where: str, carried: object) -> Metadata:
     """What is known of a table; ``carried`` is what our own writer kept with it."""
+    metadata = Metadata(path.stem, str(path)).updated(where, carried)
+    return described_table(metadata, layout)
+
+
+def described_table(metadata: Metadata, layout: TableLayout) -> Metadata:
+    """``metadata`` with what the columns of a table tell."""
     notes = []
     if layout.ignored:
         listed = ", ".join(layout.ignored[:8]) + (", …" if len(layout.ignored) > 8 else "")
@@ -31,7 +37,7 @@ def described(path: Path, layout: TableLayout, where: str, carried: object) -> M
             "No timeout and no episode column: episodes end at terminals only, and a row before a "
             "cut would be joined to the next episode."
         )
-    metadata = Metadata(path.stem, str(path), notes=tuple(notes)).updated(where, carried)
+    metadata = metadata.with_notes(*notes)
     # Our writer calls the columns obs_0, … and keeps their names apart; other tables' names stand.
     if layout.observations != numbered_names("obs", len(layout.observations)):
         metadata = replace(metadata, observation_names=layout.observations)
