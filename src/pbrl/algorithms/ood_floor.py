@@ -13,8 +13,9 @@ def ood_floor(data: TrainingData, gamma: float) -> tuple[float, str]:
     """
     rewards = data.reward_statistics()
     share, floor = rewards.share_not_negative, 0.0
-    why = f"{share:.0%} of the rewards are not negative"
+    why = f"{share:.0%} of the rewards are not negative" if share else "all rewards are negative"
     if share < 0.5 or rewards.mean < 0:
         floor = min(0.0, rewards.low) / (1 - gamma)
-        why = f"only {why}, and a floor of 0 would make unseen actions attractive"
+        only = "only " if share else ""
+        why = f"{only}{why}, and a floor of 0 would make unseen actions attractive"
     return floor, f"OOD targets are floored at {floor:.6g} ({why}); set ood_floor."

@@ -107,7 +107,8 @@ class Summary:
                 "No reward is negative, so returns are not either: PBRL's floor of OOD targets at "
                 "zero is sound."
             )
-        share = f"{self.negative_share:.1%} of the rewards are negative (mean {mean:.4g})"
+        some = "All" if self.negative_share == 1 else f"{self.negative_share:.1%} of the"
+        share = f"{some} rewards are negative (mean {mean:.4g})"
         if self.negative_share <= 0.5 and mean >= 0:
             return f"{share}: PBRL's ood_floor = auto keeps its floor of OOD targets at zero."
         return (

@@ -7,6 +7,7 @@ step) alone, and metric records after the checkpoint are dropped and written aga
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -160,6 +161,13 @@ def _run_alone(
     if config.threads == 0 and (busy := busy_machine()) is not None:
         session.notes.append(busy)
     progress.say(f"{config.algorithm}, preset {config.preset}: {config.steps:,} steps.")
+    if config.keep_every % config.checkpoint_every:
+        session.notes.append(
+            f"--keep-every {config.keep_every} keeps only what is written, every "
+            f"{config.checkpoint_every:,} steps: multiples of "
+            f"{math.lcm(config.keep_every, config.checkpoint_every):,}. Give --checkpoint-every "
+            f"{config.keep_every} as well to keep all."
+        )
     for note in session.notes:
         progress.say(note)
     try:

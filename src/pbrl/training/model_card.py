@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -234,16 +235,28 @@ def _limits(run: Run, summary: dict[str, Any], agent: Agent) -> str:
     return "## Limits\n\n" + "".join(f"- {line}\n" for line in lines)
 
 
+def _from_here(path: Path) -> Path:
+    """The run as its trainer reached it; cards travel, and tell no machine's directories."""
+    here = Path.cwd()
+    whole = path.resolve()
+    return whole.relative_to(here) if whole.is_relative_to(here) else Path(path.name)
+
+
 def _how(run: Run, environment: str | None) -> str:
-    name = printable(run.path.name)
-    evaluate = f"    pbrl evaluate {name}\n" if environment else ""
+    place, size = printable(str(_from_here(run.path))), run.info["data"]["observation_dim"]
+    evaluate = f"pbrl evaluate {shlex.quote(place)}\n" if environment else ""
     return (
         "## How to use it\n\n"
-        "    import pbrl\n"
-        f'    agent = pbrl.load_agent("{name}")\n'
-        "    action = agent.act(observation)\n"
-        "    reading = agent.guard(observation)   # action, uncertainty, percentile, alarm\n\n"
-        f"    pbrl export {name} policy.onnx\n{evaluate}"
+        "```python\n"
+        "import pbrl\n\n"
+        f"agent = pbrl.load_agent({place!r})\n"
+        f"observation = [0.0] * {size}  # yours, in the order of the table above\n"
+        "action = agent.act(observation)\n"
+        "reading = agent.guard(observation)  # action, uncertainty, percentile, alarm\n"
+        "```\n\n"
+        "```bash\n"
+        f"pbrl export {shlex.quote(place)} policy.onnx\n{evaluate}"
+        "```\n"
     )
 
 

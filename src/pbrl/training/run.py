@@ -50,6 +50,14 @@ class Run:
     path: Path
     info: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Where it is and what it reached; the whole ``info`` would fill pages."""
+        config, summary = self.info.get("config", {}), self.summary
+        told = f", {summary['steps']:,} steps" if summary else ", not finished"
+        last = (summary or {}).get("last_evaluation")
+        score = f", return {last['return_mean']:.1f}" if last else ""
+        return f"Run({str(self.path)!r}: {config.get('algorithm')}{told}{score})"
+
     @staticmethod
     def open(path: str | Path) -> Run:
         """Open an existing run directory."""
