@@ -40,7 +40,7 @@ def test_an_unknown_flag(
         ("train --gamma abc", "--gamma takes a number, not 'abc'."),
         ("train --device gpu", "--device takes one of ('auto', 'cpu', 'cuda'), not 'gpu'."),
         ("train --algorithm pbrl --l2 1", "pbrl has no --l2; it is a setting of pbrl-ablations."),
-        ("train --dataset x --cloning 3", "it is a setting of pbrl-anchored."),
+        ("train --dataset x --preset paper --cloning 3", "it is a setting of pbrl-anchored."),
         ("evaluate", "Missing: PATH the run directory."),
         ("evaluate run --step x", "--step takes INT, not 'x'."),
         ("evaluate run --episode 3", "Did you mean --episodes?"),
