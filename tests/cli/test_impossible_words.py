@@ -71,6 +71,11 @@ def test_seeds(run: Path, command: str, seed: str, capsys: pytest.CaptureFixture
     assert f"--seed must lie in [0, 2^31), got {seed}" in error
 
 
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_names_of_no_file(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no name of a file" in said(["report", str(run), "--out", name], capsys)
+
+
 NESTED = "[" * 3000 + "]" * 3000
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30)

@@ -21,6 +21,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` in one step."""
+    if not path.name:  # an empty word, . or /
+        raise PbrlError(f"'{path}' is no name of a file; give one to write.")
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
