@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
-from pbrl.errors import PbrlError
+from pbrl.errors import PbrlError, printable
 from pbrl.training.files import write_figure, write_json
 
 
@@ -35,6 +35,9 @@ class BenchArguments:
         loop: the update inside pbrl train against the bare update instead.
         peers: the same algorithms by d3rlpy instead, both sides taking turns.
         peers_python: the Python that has d3rlpy, where it is another than this one.
+        score: minutes of one core until a policy earns nine tenths of TD3+BC's last score instead.
+        dataset: for score: data whose environment is known; the embedded demo when omitted.
+        minutes: for score: CPU minutes that each system trains.
         only: measure only variants whose name contains this.
         threads: CPU threads of a process; 0: all cores.
         rounds: how often each variant is measured.
@@ -50,6 +53,9 @@ class BenchArguments:
     loop: bool = False
     peers: bool = False
     peers_python: Path = Path(sys.executable)
+    score: bool = False
+    dataset: str = "demo"
+    minutes: float = 10.0
     only: str | None = None
     threads: int = 0
     rounds: int = 3
@@ -64,7 +70,9 @@ def main(argv: list[str]) -> int:
     a = parse(BenchArguments, argv, "pbrl bench")
     threads = a.threads or len(os.sched_getaffinity(0))
     console = plain_console()
-    if a.parallel:
+    if a.score:
+        results = _scores(a, console)
+    elif a.parallel:
         results = _parallel(threads, a.seconds)
         _print_parallel(results, console)
     elif a.peers:
@@ -102,6 +110,32 @@ def main(argv: list[str]) -> int:
     if a.json is not None:
         write_json(a.json, results)
     return 0
+
+
+def _scores(a: BenchArguments, console: Console) -> list[dict[str, Any]]:
+    from pbrl.bench.score import SYSTEMS, YARDSTICK, compare_scores
+
+    marks = 20
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=len(SYSTEMS) * marks)
+        found = compare_scores(
+            a.dataset, a.minutes, marks=marks,
+            advance=lambda system: progress.update(task, advance=1, description=system),
+        )  # fmt: skip
+    table = Table(
+        "system", "steps", "CPU minutes to it", "last score", "best",
+        title=f"{found['share']:.0%} of {YARDSTICK}'s last score, {found['score']:.4g}, on "
+        f"{printable(a.dataset)}; {a.minutes:g} CPU minutes each",
+    )  # fmt: skip
+    for system in found["systems"]:
+        reached = system["minutes_to_score"]
+        table.add_row(
+            system["system"], f"{system['steps']:,}",
+            "not reached" if reached is None else f"{reached:.2f}",
+            f"{system['scores'][-1]:.4g}", f"{max(system['scores']):.4g}",
+        )  # fmt: skip
+    console.print(table)
+    return [found]
 
 
 def _peers(threads: int, a: BenchArguments, console: Console) -> list[dict[str, Any]]:
