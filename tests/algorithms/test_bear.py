@@ -11,8 +11,9 @@ import torch
 from algorithm_tester import ACTION_DIM, OBSERVATION_DIM, AlgorithmCase, AlgorithmTester
 from torch import Tensor
 
-from pbrl.algorithms.bear import BEAR, BEARConfig, BehaviourVAE, Kernel, mmd, soft_clipped
+from pbrl.algorithms.bear import BEAR, BEARConfig, Kernel, mmd, soft_clipped
 from pbrl.data.training_data import Batch
+from pbrl.nn.behaviour_vae import BehaviourVAE
 
 SMALL: dict[str, Any] = {
     "hidden": (32, 32),
