@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from pbrl.errors import PbrlError
 from pbrl.sweep.cost import estimate, progress_of
@@ -25,6 +28,7 @@ from pbrl.sweep.view import SweepView, read_progress
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.loop import Interrupted
 from pbrl.training.metrics import CLOCK_FIELDS, read_metrics
+from pbrl.training.run import CONFIG, SUMMARY
 
 HERE = Resources(workers=1)
 
@@ -234,6 +238,44 @@ def test_stopped_and_started_again_gives_the_same(data_file: Path, tmp_path: Pat
     assert progress_of(jobs[1])[0] == "new"
     assert all(o.result == "done" for o in run_sweep(jobs, HERE, quiet=True))
     assert content(jobs[0]) == content(whole[0])
+
+
+def test_a_half_done_run_goes_on_on_another_device(data_file: Path, tmp_path: Path) -> None:
+    (job,) = make_jobs(expand(spec(data_file)), tmp_path / "runs", threads=2)
+    run_sweep([job], HERE, quiet=True)
+    whole = content(job)
+    (job.run_dir / SUMMARY).unlink()
+    # As a GPU would have left it after 40 steps, with random generators of 16 bytes.
+    forty, last = list_checkpoints(job.run_dir / "checkpoints")
+    shutil.rmtree(last)
+    tensors = load_file(forty / "training.safetensors")
+    generators = [name for name in tensors if name.startswith("rng/")]
+    assert len(generators) == 2
+    tensors |= {name: torch.arange(16, dtype=torch.uint8) for name in generators}
+    save_file(tensors, forty / "training.safetensors")
+    manifest = json.loads((forty / "checkpoint.json").read_text())
+    written = (forty / "training.safetensors").read_bytes()
+    manifest["sha256"]["training.safetensors"] = hashlib.sha256(written).hexdigest()
+    (forty / "checkpoint.json").write_text(json.dumps(manifest))
+    info = json.loads((job.run_dir / CONFIG).read_text())
+    info["device"] = info["config"]["device"] = "cuda"
+    (job.run_dir / CONFIG).write_text(json.dumps(info))
+    left = tmp_path / "left"
+    shutil.copytree(tmp_path / "runs", left)
+
+    results = []
+    for out in (tmp_path / "runs", left):
+        (moved,) = make_jobs(expand(spec(data_file, settings={"device": "cpu"})), out, threads=1)
+        assert moved.run_dir == out / job.run_dir.name
+        assert progress_of(moved) == ("half done", 40)
+        (outcome,) = run_sweep([moved], HERE, quiet=True)
+        assert (outcome.result, outcome.message) == ("done", "")
+        results.append(content(moved))
+    assert results[0] == results[1]
+    # On from the 40 steps, not over from none; then with new random numbers.
+    assert [r["step"] for r in results[0][0]] == [r["step"] for r in whole[0]]
+    assert results[0][0][:4] == whole[0][:4]
+    assert results[0][0][-1] != whole[0][-1]
 
 
 @pytest.mark.slow

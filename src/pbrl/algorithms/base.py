@@ -15,6 +15,7 @@ from pbrl.data.training_data import Batch, TrainingData
 from pbrl.errors import PbrlError
 from pbrl.nn.adam import Adam
 from pbrl.nn.critics import Critics
+from pbrl.nn.generators import restore
 
 __all__ = ["Algorithm", "AlgorithmConfig", "Parts", "adam", "descend", "require"]
 
@@ -300,8 +301,8 @@ class Algorithm:
             _require_slots(name, optimizer, slots)
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        self.generator.set_state(state["rng/updates"])
         self.step = int(state["extra/step"])
+        restore(self.generator, state["rng/updates"], self.step)
         self.load_extra_state(_below(state, "extra/"))
 
 

@@ -33,6 +33,7 @@ from pbrl.data.training_data import Batch, LoggedBatch
 from pbrl.deploy.agent import Agent
 from pbrl.envs.player import Player, Step
 from pbrl.errors import PbrlError
+from pbrl.nn.generators import restore
 from pbrl.training.checkpoint import Checkpoint, latest_checkpoint, origin_of, read_checkpoint
 from pbrl.training.config import TrainConfig
 from pbrl.training.guard_of_run import training_dataset
@@ -289,7 +290,7 @@ class OnlineBatches:
         """The inverse of ``state``; plays the running episode's actions again."""
         self.replay.restore(state["online/rows"], int(state["online/total"]))
         self.episode = int(state["online/episode"])
-        self.generator.set_state(state["rng/online"])
+        restore(self.generator, state["rng/online"], self.agent.algorithm.step)
         self.episode_actions, self.playing = [], None
         if bool(state["online/running"]):
             self.episode_actions = list(state["online/episode_actions"].numpy())

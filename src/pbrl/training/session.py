@@ -21,6 +21,7 @@ from pbrl.data.training_data import Batch, TrainingData
 from pbrl.deploy.agent import Agent
 from pbrl.errors import DivergenceError, PbrlError
 from pbrl.evaluation.rollout import Evaluator
+from pbrl.nn.generators import restore
 from pbrl.training.checkpoint import (
     Checkpoint,
     all_finite,
@@ -171,7 +172,7 @@ def open_session(
     schedule_steps = config.steps
     if stored is not None:
         schedule_steps = int(stored["schedule_steps"])
-        config = _check_resume(config, dataset, preprocessing, stored, notes)
+        config = _check_resume(config, dataset, preprocessing, stored, device, notes)
     info = {
         "format_version": 1,
         "config": to_json(config),
@@ -218,7 +219,7 @@ def open_session(
             if algorithm.step != found.step:
                 raise PbrlError(f"{found.path} is damaged: it holds step {algorithm.step}.")
             try:
-                sampler.set_state(found.state["rng/sampler"])
+                restore(sampler, found.state["rng/sampler"], found.step)
             except (RuntimeError, TypeError, KeyError) as error:
                 raise PbrlError(f"{found.path} does not fit: rng/sampler ({error}).") from error
 
@@ -289,9 +290,10 @@ def _check_resume(
     dataset: TransitionDataset,
     preprocessing: Preprocessing,
     stored: dict[str, Any],
+    device: str,
     notes: list[str],
 ) -> TrainConfig:
-    """Refuse other data or settings; explain a longer run."""
+    """Refuse other data or settings; explain a longer run and another place."""
     # Through the present classes: settings younger than the run stand at their defaults.
     before, now = to_json(from_json(stored["config"], CONFIG, complete=True)), to_json(config)
     differences = []
@@ -326,6 +328,11 @@ def _check_resume(
         notes.append(
             f"The run had {stored['threads']} threads and now has {config.threads}: results will "
             "not be equal bit for bit."
+        )
+    if device != stored["device"]:
+        notes.append(
+            f"The run was on another device and goes on on {device}, with other random numbers "
+            "from here."
         )
     return config
 
