@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from pbrl.errors import PbrlError
+from pbrl.training.budget import LEAST_STEPS, WARM_UP
 from pbrl.training.config import TrainConfig, make_config
 from pbrl.training.loop import evaluate_session
 from pbrl.training.machine import keep_freed_memory, use_threads, use_wide_products
 from pbrl.training.session import Session, open_session
+from pbrl.training.timing import seconds_per_step
 
 YARDSTICK = "td3bc"
 SYSTEMS = (YARDSTICK, "pbrl-anchored")
 SHARE = 0.9
-WARM_UP, LEAST_STEPS, LEAST_SECONDS = 5, 20, 1.0
+LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,10 @@ def _train(session: Session, steps: int) -> None:
 def _seconds_a_step(config: TrainConfig) -> float:
     """CPU seconds, on a session of its own."""
     with closing(_open(config)) as session:
-        _train(session, WARM_UP)
-        start, steps = time.process_time(), 0
-        while steps < LEAST_STEPS or time.process_time() - start < LEAST_SECONDS:
-            _train(session, 1)
-            steps += 1
-        return (time.process_time() - start) / steps
+        return seconds_per_step(
+            lambda: _train(session, 1),
+            time.process_time,
+            LEAST_SECONDS,
+            warm_up=WARM_UP,
+            least=LEAST_STEPS,
+        )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +14,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
+from pbrl.bench.measuring import answer_of, begin
 from pbrl.bench.variants import by_name, other_variants, pbrl_variants, scaling_name
 from pbrl.cli.parse import parse
 from pbrl.console import plain_console
 from pbrl.errors import PbrlError, printable
 from pbrl.training.files import write_figure, write_json
+from pbrl.training.machine import cores
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class BenchArguments:
 def main(argv: list[str]) -> int:
     """Run ``pbrl bench`` with these words; returns the exit code."""
     a = parse(BenchArguments, argv, "pbrl bench")
-    threads = a.threads or len(os.sched_getaffinity(0))
+    threads = a.threads or cores()
     console = plain_console()
     if a.score:
         results = _scores(a, console)
@@ -179,7 +178,7 @@ def _rounds(names: list[str], threads: int, a: BenchArguments, kind: str) -> lis
             for name in names:
                 progress.update(task, description=name)
                 process = _start(name, threads, seconds, a.device, kind)
-                found[name].append(_finish(process, name))
+                found[name].append(answer_of(process, name))
                 progress.advance(task)
     return [_median(measured) for measured in found.values()]
 
@@ -188,7 +187,7 @@ def _decisions(results: list[dict[str, Any]], console: Console) -> None:
     """Add to PBRL's and PBRL-Prior's figures what one decision of their export takes."""
     for r in results:
         if r["variant"] in ("pbrl N_ood=10", "pbrl-prior N_ood=10"):
-            found = _finish(_start(r["variant"], 1, 0.0, "cpu", "decision"), r["variant"])
+            found = answer_of(_start(r["variant"], 1, 0.0, "cpu", "decision"), r["variant"])
             r |= {key: found[key] for key in ("decision_ms", "onnx_mb")}
             console.print(
                 f"{r['variant'].split()[0]}: one decision by onnxruntime on one core "
@@ -201,22 +200,7 @@ def _start(
 ) -> subprocess.Popen[str]:
     by_name(name)
     words = [name, str(threads), str(seconds), device, kind]
-    return subprocess.Popen(
-        [sys.executable, "-m", "pbrl.bench.worker", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-    )
-
-
-def _finish(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
-    out, err = process.communicate()
-    if process.returncode:
-        last = err.strip().splitlines()[-1] if err.strip() else "no message"
-        raise PbrlError(f"Measuring '{name}' failed: {last}")
-    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return result
+    return begin(["-m", "pbrl.bench.worker", *words], threads)
 
 
 def _median(measured: list[dict[str, Any]]) -> dict[str, Any]:
@@ -295,8 +279,7 @@ def _parallel(threads: int, seconds: float) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for runs, each in ((1, threads), (threads, 1), (1, 1)) * 2:
         processes = [_start(name, each, seconds * 3, "cpu", "step") for _ in range(runs)]
-        time.sleep(0)
-        measured = [_finish(p, name) for p in processes]
+        measured = [answer_of(p, name) for p in processes]
         rate = sum(1000 / m["ms_per_step"] for m in measured)
         out.append({"runs": runs, "threads_each": each, "steps_per_second": rate})
     return out

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import Any
 
-from pbrl.errors import PbrlError
+from pbrl.bench.measuring import answer_of, begin
 
 # Walker2d and HalfCheetah, which give the paper's parameter counts.
 OBSERVATION_DIM, ACTION_DIM = 17, 6
@@ -21,45 +19,25 @@ print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]))))
 
 def measure_cost(algorithm: str, updates: int) -> dict[str, Any]:
     """Cost of an algorithm at the paper's size, measured in a fresh process."""
-    command = [sys.executable, "-c", _CHILD, algorithm, str(updates)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise PbrlError(f"Measuring {algorithm} failed: {last}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return answer_of(begin(["-c", _CHILD, algorithm, str(updates)], threads=1), algorithm)
 
 
 def measure_here(algorithm: str, updates: int) -> dict[str, Any]:
     """CPU seconds per 1000 steps, peak memory and number of trained parameters, in this process."""
     import resource
-    import time
+    from itertools import islice
 
     import torch
 
     from pbrl.algorithms import algorithm_class
-    from pbrl.data.training_data import Batch
     from pbrl.training.machine import keep_freed_memory, use_wide_products
+    from pbrl.training.timing import update_times
 
     torch.set_num_threads(1)
     keep_freed_memory()
     use_wide_products()
     learner = algorithm_class(algorithm)(None, OBSERVATION_DIM, ACTION_DIM)
-    rows = learner.config.batch_size
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(
-        torch.randn(rows, OBSERVATION_DIM, generator=generator),
-        torch.rand(rows, ACTION_DIM, generator=generator) * 2 - 1,
-        torch.rand(rows, generator=generator),
-        torch.randn(rows, OBSERVATION_DIM, generator=generator),
-        torch.zeros(rows),
-    )
-    learner.update(batch)
-    times = []
-    for _ in range(updates):
-        start = time.process_time()
-        learner.update(batch)
-        times.append(time.process_time() - start)
+    times = list(islice(update_times(learner, OBSERVATION_DIM, ACTION_DIM), updates))
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if sys.platform == "darwin":
         kilobytes //= 1024  # bytes there

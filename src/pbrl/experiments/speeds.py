@@ -25,6 +25,7 @@ from pbrl.errors import PbrlError
 from pbrl.training.config import make_config
 from pbrl.training.machine import keep_freed_memory
 from pbrl.training.run import versions
+from pbrl.training.timing import seconds_per_step
 
 FILE = "speeds.json"
 # Observations and actions of the Gym tasks, with a set whose name brings the authors' settings.
@@ -60,21 +61,23 @@ def measure(algorithm: str, rounds: int = ROUNDS, seconds: float = SECONDS) -> d
     """
     torch.set_num_threads(1)
     keep_freed_memory()
-    out = {}
-    for name, (s, a) in SHAPES.items():
-        config = make_config(algorithm, "fast", name)
-        data = TrainingData(made_up_data(s, a))
-        learner = algorithm_class(algorithm)(config.settings, s, a, total_steps=1_000_000)
-        learner.prepare(data)
-        generator, best = torch.Generator().manual_seed(0), 0.0
-        for _ in range(rounds):
-            steps, start = 0, time.process_time()
-            while time.process_time() - start < seconds:
-                learner.update(data.sample(config.settings.batch_size, generator))
-                steps += 1
-            best = max(best, steps / (time.process_time() - start))
-        out[f"{s}x{a}"] = float(f"{best:.3g}")
-    return out
+    return {
+        f"{s}x{a}": float(f"{_best(algorithm, name, (s, a), rounds, seconds):.3g}")
+        for name, (s, a) in SHAPES.items()
+    }
+
+
+def _best(algorithm: str, name: str, sizes: tuple[int, int], rounds: int, seconds: float) -> float:
+    config = make_config(algorithm, "fast", name)
+    data = TrainingData(made_up_data(*sizes))
+    learner = algorithm_class(algorithm)(config.settings, *sizes, total_steps=1_000_000)
+    learner.prepare(data)
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        learner.update(data.sample(config.settings.batch_size, generator))
+
+    return max(1 / seconds_per_step(step, time.process_time, seconds) for _ in range(rounds))
 
 
 def main(names: list[str]) -> None:

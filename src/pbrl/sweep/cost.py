@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from pbrl.algorithms import algorithm_class
-from pbrl.data.training_data import Batch
 from pbrl.errors import PbrlError
 from pbrl.sweep.jobs import Job
 from pbrl.training.checkpoint import list_checkpoints
 from pbrl.training.run import SUMMARY
+from pbrl.training.timing import update_times
 
 
 @dataclass(frozen=True)
@@ -75,24 +74,14 @@ def time_updates(job: Job, budget_seconds: float = 1.0) -> float | None:
     algorithm = algorithm_class(config.algorithm)(
         config.settings, job.observation_dim, job.action_dim, total_steps=config.steps
     )
-    rows = config.settings.batch_size
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(
-        torch.randn(rows, job.observation_dim, generator=generator),
-        torch.rand(rows, job.action_dim, generator=generator) * 2 - 1,
-        torch.rand(rows, generator=generator),
-        torch.randn(rows, job.observation_dim, generator=generator),
-        torch.zeros(rows),
-    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        algorithm.update(batch)  # buffers are made in the first one
         times: list[float] = []
-        while len(times) < 2 or (sum(times) < budget_seconds and len(times) < 50):
-            start = time.process_time()
-            algorithm.update(batch)
-            times.append(time.process_time() - start)
+        for seconds in update_times(algorithm, job.observation_dim, job.action_dim):
+            times.append(seconds)
+            if len(times) >= 2 and (sum(times) >= budget_seconds or len(times) >= 50):
+                break
     except (PbrlError, AttributeError, RuntimeError, TypeError):
         return None
     finally:

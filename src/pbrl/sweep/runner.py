@@ -31,7 +31,7 @@ from pbrl.training.config import from_json, to_json
 from pbrl.training.files import write_json
 from pbrl.training.lock import Busy
 from pbrl.training.loop import Interrupted, run_training
-from pbrl.training.machine import stops_as_interrupts
+from pbrl.training.machine import cores, stops_as_interrupts
 
 FAILURE, WORKER = "failure.json", "worker.json"
 # Enough for handles and small results; datasets are read from files, not passed through Ray.
@@ -107,7 +107,7 @@ def run_sweep(
             (job.run_dir / FAILURE).unlink(missing_ok=True)
             todo.append(job)
     if todo:
-        workers = resources.workers or _cores()
+        workers = resources.workers or cores()
         with SweepView(unique, outcomes, console, quiet) as view:
             if resources.address is None and min(workers, len(todo)) == 1:
                 engine: Callable[..., None] = _run_here
@@ -310,10 +310,3 @@ def _first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     return lines[-1] if "Traceback" in str(error) else lines[0]
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1

@@ -13,6 +13,7 @@ from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
 from pbrl.training.config import TrainConfig
 from pbrl.training.machine import keep_freed_memory, pick_device, use_threads, use_wide_products
+from pbrl.training.timing import seconds_per_step
 
 WARM_UP, LEAST_STEPS = 5, 20
 # Seconds spent on measuring: on a shared machine five can be far from what an hour will be like.
@@ -75,11 +76,11 @@ def steps_for_hours(
     algorithm.prepare(data)
     generator = torch.Generator(device if not dataset.memory_mapped else "cpu").manual_seed(0)
     measured = min(max(LEAST_SECONDS, SHARE_OF_TIME * 3600 * hours), MOST_SECONDS)
-    start, steps = 0.0, -WARM_UP
-    while steps < LEAST_STEPS or time.monotonic() - start < measured:
-        if steps == 0:
-            start = time.monotonic()
-        algorithm.update(data.sample(config.settings.batch_size, generator))
-        steps += 1
-    seconds = (time.monotonic() - start) / steps
+    seconds = seconds_per_step(
+        lambda: algorithm.update(data.sample(config.settings.batch_size, generator)),
+        time.monotonic,
+        measured,
+        warm_up=WARM_UP,
+        least=LEAST_STEPS,
+    )
     return max(100, round(USABLE * hours * 3600 / seconds / 100) * 100)

@@ -75,6 +75,8 @@ def _train_alone(
     config_file = base / SEEDS_CONFIG
     write_json(config_file, to_json(replace(config, run_dir=None)))
 
+    # No pool: each seed is `pbrl train` as a user would start it, and saves itself when it is told
+    # to stop. A sweep's processes are Ray's; what only measures is begun by bench/measuring.py.
     def start(seed: int) -> subprocess.Popen[str]:
         command = [
             sys.executable, "-m", "pbrl", "train", "--config", str(config_file),
