@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbrl.data.preprocessing import Preprocessing
 from pbrl.errors import PbrlError
 from pbrl.evaluation.statistics import aggregates
 from pbrl.reports.gather import find_run_directories, read_runs, system_labels
@@ -51,7 +52,7 @@ def write_run(root: Path, data: str, n_ood: int, seed: int, last: float) -> Path
             "observation_names": ["flow", "temp <°C>"],
             "action_names": ["valve"],
         },
-        "preprocessing": {},
+        "preprocessing": Preprocessing.identity(3, 1).to_json(),
         "versions": {"python": "3"},
         "git_revision": "abc123",
     }

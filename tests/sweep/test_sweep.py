@@ -87,12 +87,10 @@ def content(job: Job) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
 
 
 def test_a_grid_is_every_combination(data_file: Path) -> None:
-    planned = expand(
-        spec(data_file, seeds=3, grid={"n_ood": [0, 2], "actor_objective": ["min", "max"]})
-    )
+    planned = expand(spec(data_file, seeds=3, grid={"n_ood": [0, 2], "beta_in": [0.0, 0.01]}))
     assert len(planned) == 12
     assert {label for label, _ in planned} == {
-        f"pbrl n_ood={n} actor_objective={a}" for n in (0, 2) for a in ("min", "max")
+        f"pbrl n_ood={n} beta_in={b}" for n in (0, 2) for b in (0.0, 0.01)
     }
     assert {config.seed for _, config in planned} == {0, 1, 2}
 
@@ -101,7 +99,7 @@ def test_variants_may_change_algorithm_and_settings(data_file: Path) -> None:
     variants = [
         {"label": "plain"},
         {"label": "with priors", "algorithm": "pbrl-prior"},
-        {"label": "max", "settings": {"actor_objective": "max"}},
+        {"label": "max", "algorithm": "pbrl-ablations", "settings": {"actor_objective": "max"}},
     ]
     planned = dict(expand(spec(data_file, variants=variants)))
     assert planned["with priors"].algorithm == "pbrl-prior"
