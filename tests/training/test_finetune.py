@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 from pendulum_log import ENV, SMALL, write_log
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import pbrl
 from pbrl.cli.main import main
 from pbrl.data.training_data import Batch
 from pbrl.deploy.agent import Agent
 from pbrl.errors import PbrlError
+from pbrl.training.checkpoint import MANIFEST, NETWORKS
 from pbrl.training.config import TrainConfig
 from pbrl.training.finetune import OnlineBatches, finetune
 
@@ -197,6 +201,25 @@ def test_refuses_what_does_not_fit(
     words = ["finetune", str(offline.path), "--env-id", "Hopper-v5", "--run-dir"]
     assert main([*words, str(tmp_path / "no")]) == 2
     assert "observation" in capsys.readouterr().err
+
+
+def test_a_run_of_a_gpu_is_fine_tuned_without_one(offline: pbrl.Run, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(offline.path, tmp_path / "run"))
+    info = json.loads((run / "config.json").read_text())
+    info["device"] = info["config"]["device"] = "cuda"
+    (run / "config.json").write_text(json.dumps(info))
+    place = sorted((run / "checkpoints").iterdir())[-1]
+    file, manifest = place / "training.safetensors", json.loads((place / MANIFEST).read_text())
+    ours = load_file(file)
+    theirs = {name: torch.arange(16, dtype=torch.uint8) for name in ours if name.startswith("rng/")}
+    save_file(ours | theirs, file)
+    manifest["sha256"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    tuned = finetune(run, steps=3, device="cpu", run_dir=tmp_path / "tuned", **TUNE)
+    # A fine-tuning has random numbers of its own, whatever the run's were.
+    plain = finetune(offline.path, steps=3, run_dir=tmp_path / "plain", **TUNE)
+    assert weights(tuned)[NETWORKS] == weights(plain)[NETWORKS]
+    assert tuned.info["device"] == tuned.config.device == "cpu"
 
 
 def test_a_fine_tuning_is_not_resumed_as_a_training(offline: pbrl.Run, tmp_path: Path) -> None:

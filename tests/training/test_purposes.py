@@ -12,7 +12,7 @@ import pytest
 import pbrl
 from pbrl.reports.gather import system_labels
 from pbrl.sweep.jobs import content_key
-from pbrl.training.config import TrainConfig, make_config, to_json
+from pbrl.training.config import TrainConfig, bound_settings, make_config, to_json
 from pbrl.training.purposes import PLACE, Purpose, names_of, purposes
 
 CHANGED: dict[str, Any] = {
@@ -47,6 +47,14 @@ def test_a_sweep_knows_a_run_by_all_but_its_place(name: str) -> None:
     other = replace(config, **{name: CHANGED[name]})
     same = content_key(config, "data") == content_key(other, "data")
     assert same == (purposes(TrainConfig)[name].kind == "place")
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_resume_allows_another_value_of_what_is_changeable(name: str) -> None:
+    config = make_config("pbrl", "demo", "demo", steps=50).resolved()
+    other = replace(config, **{name: CHANGED[name]})
+    same = bound_settings(to_json(config)) == bound_settings(to_json(other))
+    assert same == purposes(TrainConfig)[name].changeable
 
 
 @pytest.mark.parametrize(

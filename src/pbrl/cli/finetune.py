@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -28,6 +28,7 @@ class FinetuneArguments:
         capacity: rows of the online replay.
         seed: of everything random; the run's own when omitted.
         threads: CPU threads; 0 decides by the machine.
+        device: auto takes CUDA where there is one; what the run asked for when omitted.
         eval_every: steps between evaluations.
         eval_episodes: episodes of an evaluation.
         resume: go on with the fine-tuning in --run-dir.
@@ -45,6 +46,7 @@ class FinetuneArguments:
     capacity: int = 100_000
     seed: int | None = None
     threads: int = 0
+    device: Literal["auto", "cpu", "cuda"] | None = None
     eval_every: int = 1000
     eval_episodes: int = 10
     resume: bool = False

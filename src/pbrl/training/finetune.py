@@ -17,7 +17,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ def finetune(
     capacity: int = 100_000,
     seed: int | None = None,
     threads: int = 0,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
     eval_every: int = 1000,
     eval_episodes: int = 10,
     resume: bool = False,
@@ -77,6 +78,7 @@ def finetune(
         capacity: rows of the online replay; the oldest go first.
         seed: of everything random; the run's own when omitted.
         threads: CPU threads; 0 decides by the machine.
+        device: auto takes CUDA where there is one; what the run asked for when omitted.
         eval_every: steps between evaluations.
         eval_episodes: episodes of an evaluation.
         resume: go on with the fine-tuning in ``run_dir`` if there is one.
@@ -113,6 +115,7 @@ def finetune(
         steps=steps,
         seed=parent.config.seed if seed is None else seed,
         threads=threads,
+        device=device or parent.config.device,
         run_dir=Path(run_dir)
         if run_dir
         else parent.path.with_name(parent.path.name + "-finetuned"),
