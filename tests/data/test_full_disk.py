@@ -55,6 +55,19 @@ def test_convert(log: Path, tmp_path: Path, suffix: str, size: int) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("size", [0, 5000, 400_000])
+def test_convert_for_minari(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    done = limited(size, "data", "convert", log, "minari:mine/set-v0")
+    assert done.returncode == 2, done.stderr
+    assert "set-v0' failed" in done.stderr
+    assert "Nothing was kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "mine").iterdir())
+
+
 @pytest.mark.parametrize("suffix", [".hdf5", ".npz", ".store"])
 def test_collect(tmp_path: Path, suffix: str) -> None:
     words = ["data", "collect", "Pendulum-v1", "--tiers", "random", "--steps", "9000"]

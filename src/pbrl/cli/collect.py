@@ -40,7 +40,8 @@ class Options:
     seed: int = 0
     """Of everything random."""
     out: Path = Path("collected")
-    """A directory; for a single dataset also a file: .hdf5, .npz, .csv, .parquet or .store."""
+    """A directory; for a single dataset also a file (.hdf5, .npz, .csv, .parquet or .store), or
+    minari:NAME/my-set-v0 for one that Minari loads by this id."""
     format: str = "hdf5"
     """Of the files in the directory, by suffix: hdf5 (D4RL's layout), npz, csv, parquet, store (for
     data beyond memory), or another that is installed."""

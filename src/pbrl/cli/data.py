@@ -75,7 +75,8 @@ class Convert:
     """Embedded, D4RL or Minari name, or a path."""
     destination: Annotated[Path, tyro.conf.Positional]
     """A file that ends in .hdf5, .h5, .npz, .csv, .parquet or the suffix of an added format, or a
-    directory for a .store (data larger than memory)."""
+    directory for a .store (data larger than memory), or minari:NAME/my-set-v0 for a dataset that
+    Minari loads by this id."""
     overwrite: bool = False
     """Replace the destination if it exists."""
     clip_actions: bool = False

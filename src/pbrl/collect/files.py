@@ -14,6 +14,7 @@ from pbrl.collect.rollouts import longest_episode
 from pbrl.console import plain_console
 from pbrl.data.formats import stem_of, suffix_of, suffixes
 from pbrl.data.loading import open_source
+from pbrl.data.minari_writer import is_minari, minari_destination
 from pbrl.data.recorder import Recorder
 from pbrl.data.rows import BLOCK, Metadata, Rows
 from pbrl.data.store import is_store
@@ -52,12 +53,15 @@ def places(
     if suffix not in suffixes():
         raise unknown_name("format", file_format, [known[1:] for known in suffixes()])
     short = env_id.split("/")[-1].split(":")[-1]
-    if suffix_of(out):
+    minari = minari_destination(out)
+    if minari is not None or suffix_of(out):
         if len(tiers) > 1:
             raise PbrlError(
-                f"--out {out} names one file, but {len(tiers)} datasets are asked for; give a "
-                "directory."
+                f"--out {out} names one {'file' if minari is None else 'dataset'}, but "
+                f"{len(tiers)} datasets are asked for; give a directory, or one tier."
             )
+        if minari is not None:  # the training is no dataset of Minari's
+            return Path("collected") / f"{short}-sac", {tiers[0]: out}
         return out.parent / f"{short}-sac", {tiers[0]: out}
     if out.exists() and not out.is_dir():
         raise PbrlError(f"--out {out} is a file; give a directory.")
@@ -103,7 +107,9 @@ def record(
     quiet: bool,
 ) -> Collected:
     """Write a dataset, or find it complete."""
-    if not overwrite and (path.is_file() or is_store(path)):
+    minari = minari_destination(path)
+    there = path.is_file() or is_store(path) if minari is None else is_minari(minari)
+    if there and not overwrite:
         return _found(tier, path, metadata)
     totals = Totals()
     recorder = Recorder(

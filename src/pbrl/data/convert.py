@@ -26,7 +26,7 @@ class Converted:
     Attributes:
         path: the new file or store.
         rows: raw rows written.
-        notes: sentences about how the source was read.
+        notes: sentences about how the source was read, and what the format could not hold.
     """
 
     path: Path
@@ -55,7 +55,8 @@ def convert(
 
     Args:
         source: as in ``load_dataset``.
-        destination: ``.hdf5``, ``.npz``, ``.csv``, ``.parquet``, or a store's directory.
+        destination: ``.hdf5``, ``.npz``, ``.csv``, ``.parquet``, a store's directory, or
+            ``minari:ID`` for a dataset in Minari's own directory.
         overwrite: replace what is there.
         next_observations: which view a store lays out for training; other formats keep both.
         clip_actions: clip actions to their bounds.
@@ -100,7 +101,8 @@ def convert(
             rows += len(block)
             if progress is not None:
                 progress(rows, opened.length)
-    return Converted(path, rows, (*opened.metadata.notes, choice.note))
+    written: tuple[str, ...] = getattr(writer, "notes", ())  # few formats cannot hold every log
+    return Converted(path, rows, (*opened.metadata.notes, choice.note, *written))
 
 
 def _transitions(loaded: TransitionDataset, metadata: Metadata) -> RowSource:

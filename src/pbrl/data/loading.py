@@ -22,6 +22,7 @@ from pbrl.data.formats.hdf5 import open_hdf5
 from pbrl.data.formats.npz import open_npz
 from pbrl.data.memory import open_in_memory
 from pbrl.data.minari import local_ids, minari_data_dir, minari_root, open_minari
+from pbrl.data.minari_writer import PREFIX
 from pbrl.data.missing import (
     Missing,
     MissingCell,
@@ -176,6 +177,8 @@ def open_source(
     if text in EMBEDDED:
         return _open_embedded(text)
     how = Reading(columns, strict, verify)
+    if text.startswith(PREFIX):
+        return _open_by_name(text.removeprefix(PREFIX), how)
     if text in catalogue():
         return _open_d4rl(text, how)
     path = Path(text).expanduser()

@@ -1,10 +1,14 @@
-"""Minari datasets, read from their files; the minari package is needed only to download."""
+"""Minari datasets, read from their files; the minari package is needed only to download.
+
+``minari_writer`` writes them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,12 @@ from pbrl.errors import PbrlError, optional_import
 
 DATA_FILE = "main_data.hdf5"
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
+
+OURS = "pbrl_metadata"
+"""The key of metadata.json under which our writer keeps what Minari has no key for."""
+
+CREDITS = ("author", "author_email", "code_permalink", "algorithm_name", "description")
+"""Minari's keys on who made the data, and how; kept in the recipe."""
 
 
 def minari_root() -> Path:
@@ -69,6 +79,8 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
         s, _, _ = _box(where, described, "observation_space", "observations")
         a, low, high = _box(where, described, "action_space", "actions")
         metadata = _metadata(folder, described, low, high)
+        ours = described.get(OURS)
+        repeated = isinstance(ours, dict) and ours.get("last_observations") == "repeated"
     kind = described.get("data_format", "hdf5")
     if kind in KINDS:
         return _arrow_source(folder, kind, metadata, (s, a), how)
@@ -87,6 +99,8 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
         with opened_hdf5(path, "Minari HDF5") as file:
             for name in episodes:
                 rows = _episode(f"{where}, {name}", file[name], how.strict)
+                # The log that was written here had no next observations.
+                rows = replace(rows, next_observations=None) if repeated else rows
                 waiting.append(rows)
                 if sum(map(len, waiting)) >= size:
                     yield Rows.concatenate(waiting)
@@ -94,7 +108,7 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
         if waiting:
             yield Rows.concatenate(waiting)
 
-    return RowSource(metadata, s, a, True, True, blocks, length)
+    return RowSource(metadata, s, a, True, not repeated, blocks, length)
 
 
 def _arrow_source(
@@ -168,7 +182,8 @@ def _metadata(
     known = all(isinstance(score, int | float) for score in scores)
     dataset_id = described.get("dataset_id")
     top = folder.parent if folder.name == "data" else folder
-    return Metadata(
+    credits = {key: described[key] for key in CREDITS if described.get(key)}
+    metadata = Metadata(
         name=dataset_id if isinstance(dataset_id, str) else top.name,
         source=str(top),
         env_id=env_id if isinstance(env_id, str) else None,
@@ -177,9 +192,12 @@ def _metadata(
         action_low=low,
         action_high=high,
         horizon=horizon if isinstance(horizon, int) and horizon > 1 else None,
-        recipe={"minari": dataset_id} if isinstance(dataset_id, str) else {},
-        notes=() if known else ("Minari's metadata give no reference scores for this dataset.",),
+        recipe=({"minari": dataset_id} if isinstance(dataset_id, str) else {}) | credits,
     )
+    metadata = metadata.updated(f"'{folder}'", described.get(OURS, {}))
+    if metadata.reference_scores is not None:
+        return metadata
+    return metadata.with_notes("Minari's metadata give no reference scores for this dataset.")
 
 
 def _episodes(where: str, file: Any) -> list[str]:

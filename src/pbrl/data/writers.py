@@ -6,9 +6,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from pbrl.data.formats import RowWriter, format_of, format_of_directory, suffixes
+from pbrl.data.minari_writer import PREFIX, MinariWriter, is_minari, minari_destination
 from pbrl.data.rows import RowSource
 from pbrl.data.scratch import scratch_beside
 from pbrl.errors import PbrlError
@@ -18,6 +20,8 @@ from pbrl.errors import PbrlError
 def writing(path: Path, source: RowSource, *, overwrite: bool = False) -> Iterator[RowWriter]:
     """A writer for ``path`` by its suffix; a directory name without suffix makes a store.
 
+    ``minari:ID`` makes a dataset in Minari's own directory.
+
     The format writes under the wanted name in a hidden directory beside the destination, from where
     everything moves when it is complete; a killed conversion leaves no half file.
 
@@ -26,8 +30,13 @@ def writing(path: Path, source: RowSource, *, overwrite: bool = False) -> Iterat
         source: the rows to come: their shape, metadata and training view.
         overwrite: replace what is there.
     """
-    make = _writer_of(path)
-    _check_destination(path, overwrite)
+    minari = minari_destination(path)
+    if minari is None:
+        make = _writer_of(path)
+    else:
+        make = partial(MinariWriter, dataset_id=path.as_posix().removeprefix(PREFIX))
+        path = minari
+    _check_destination(path, overwrite, "store" if minari is None else "Minari dataset")
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,11 +82,12 @@ def _move(scratch: Path, path: Path) -> None:
         os.replace(made, target)
 
 
-def _check_destination(path: Path, overwrite: bool) -> None:
+def _check_destination(path: Path, overwrite: bool, kind: str) -> None:
     if not path.exists():
         return
-    if path.is_dir() and format_of_directory(path) is None:
+    known = is_minari(path) if kind != "store" else format_of_directory(path) is not None
+    if path.is_dir() and not known:
         # Never remove a directory that is not known to be data.
-        raise PbrlError(f"'{path}' is a directory that is not a store; choose another name.")
+        raise PbrlError(f"'{path}' is a directory that is not a {kind}; choose another name.")
     if not overwrite:
         raise PbrlError(f"'{path}' exists; give --overwrite to replace it, or another name.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from pbrl.data.formats import Format, Reading
 from pbrl.data.hdf5_file import opened_hdf5, own_array
+from pbrl.data.hdf5_growing import GrowingHdf5
 from pbrl.data.rows import Metadata, Rows, RowSource
 from pbrl.data.validate import KEYS, check_kind, check_shapes, to_rows
 from pbrl.errors import PbrlError
@@ -23,9 +23,6 @@ METADATA_KEY = "pbrl_metadata"
 
 MOST_COMPRESSED = 2000
 """Twice what gzip can do; a file that claims more data than that for its size is damaged."""
-
-MARGIN = 1 << 18
-"""Bytes that a file's own tables may take besides the values of a block of rows."""
 
 
 def open_hdf5(path: Path, how: Reading) -> RowSource:
@@ -110,12 +107,8 @@ class Hdf5Writer:
     """
 
     def __init__(self, path: Path, source: RowSource) -> None:
-        self._path = path
-        path.touch()
-        self._disk = os.open(path, os.O_RDWR)
-        _reserve(self._disk, MARGIN)
-        self.file = h5py.File(path, "w")
-        _reserve(self._disk, MARGIN)
+        self._growing = GrowingHdf5(path)
+        self.file = self._growing.file
         widths = {"observations": source.observation_dim, "actions": source.action_dim}
         widths["next_observations"] = source.observation_dim
         for key in source.columns():
@@ -139,12 +132,12 @@ class Hdf5Writer:
 
     def append(self, rows: Rows) -> None:
         """Adds raw rows."""
-        needed = MARGIN
+        needed = 0
         for key in self.file:
             column = self.file[key]
             chunk = math.prod(column.chunks) * column.dtype.itemsize
             needed += (len(rows) // column.chunks[0] + 2) * (chunk + chunk // 100 + 100)
-        _reserve(self._disk, self.file.id.get_filesize() + needed)
+        self._growing.reserve(needed)
         for key in self.file:
             column = self.file[key]
             start = len(column)
@@ -154,26 +147,11 @@ class Hdf5Writer:
 
     def close(self) -> None:
         """Completes the file."""
-        _reserve(self._disk, self.file.id.get_filesize() + MARGIN)
-        self.file.flush()
-        size = self.file.id.get_filesize()
-        self.abandon()
-        os.truncate(self._path, size)
+        self._growing.close()
 
     def abandon(self) -> None:
         """Closes the file as it is."""
-        self.file.close()
-        os.close(self._disk)
-
-
-def _reserve(disk: int, size: int) -> None:
-    """Claims room for a file of ``size`` bytes.
-
-    Where the disk is full, the system says so here. The HDF5 library, told in the middle of its own
-    work, may end the whole process.
-    """
-    if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
-        os.posix_fallocate(disk, 0, size)
+        self._growing.abandon()
 
 
 HDF5 = Format(open_hdf5, Hdf5Writer)
