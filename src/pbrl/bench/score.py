@@ -87,7 +87,7 @@ def compare_scores(
         )
     score = share * last
     return {
-        "dataset": dataset,
+        "dataset": Path(dataset).name,
         "minutes": minutes,
         "episodes": episodes,
         "seed": seed,

@@ -124,7 +124,7 @@ def _scores(a: BenchArguments, console: Console) -> list[dict[str, Any]]:
     table = Table(
         "system", "steps", "CPU minutes to it", "last score", "best",
         title=f"{found['share']:.0%} of {YARDSTICK}'s last score, {found['score']:.4g}, on "
-        f"{printable(a.dataset)}; {a.minutes:g} CPU minutes each",
+        f"{printable(found['dataset'])}; {a.minutes:g} CPU minutes each",
     )  # fmt: skip
     for system in found["systems"]:
         reached = system["minutes_to_score"]
