@@ -23,7 +23,7 @@ from pbrl.bench.worker import made_up_data
 from pbrl.data.training_data import TrainingData
 from pbrl.errors import PbrlError
 from pbrl.training.config import make_config
-from pbrl.training.machine import keep_freed_memory
+from pbrl.training.machine import keep_freed_memory, use_wide_products
 from pbrl.training.run import versions
 from pbrl.training.timing import seconds_per_step
 
@@ -61,6 +61,7 @@ def measure(algorithm: str, rounds: int = ROUNDS, seconds: float = SECONDS) -> d
     """
     torch.set_num_threads(1)
     keep_freed_memory()
+    use_wide_products()
     return {
         f"{s}x{a}": float(f"{_best(algorithm, name, (s, a), rounds, seconds):.3g}")
         for name, (s, a) in SHAPES.items()
