@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,21 +94,14 @@ def open_minari(folder: Path, how: Reading) -> RowSource:
         episodes = _episodes(where, file)
         length = sum(_check_episode(where, name, file[name], s, a) for name in episodes)
 
-    def blocks(size: int) -> Iterator[Rows]:
-        waiting: list[Rows] = []
+    def logged() -> Iterator[Rows]:
         with opened_hdf5(path, "Minari HDF5") as file:
             for name in episodes:
                 rows = _episode(f"{where}, {name}", file[name], how.strict)
                 # The log that was written here had no next observations.
-                rows = replace(rows, next_observations=None) if repeated else rows
-                waiting.append(rows)
-                if sum(map(len, waiting)) >= size:
-                    yield Rows.concatenate(waiting)
-                    waiting = []
-        if waiting:
-            yield Rows.concatenate(waiting)
+                yield replace(rows, next_observations=None) if repeated else rows
 
-    return RowSource(metadata, s, a, True, not repeated, blocks, length)
+    return RowSource(metadata, s, a, True, not repeated, _in_blocks(logged), length)
 
 
 def _arrow_source(
@@ -117,6 +110,12 @@ def _arrow_source(
     def episodes() -> Iterator[Rows]:
         for name, arrays in arrow_episodes(folder, kind, widths):
             yield _episode(f"'{folder}', {name}", arrays, how.strict)
+
+    return RowSource(metadata, *widths, True, True, _in_blocks(episodes))
+
+
+def _in_blocks(episodes: Callable[[], Iterator[Rows]]) -> Callable[[int], Iterator[Rows]]:
+    """Whole episodes together, as many as reach the size asked for."""
 
     def blocks(size: int) -> Iterator[Rows]:
         waiting: list[Rows] = []
@@ -128,7 +127,7 @@ def _arrow_source(
         if waiting:
             yield Rows.concatenate(waiting)
 
-    return RowSource(metadata, *widths, True, True, blocks)
+    return blocks
 
 
 def _box(
